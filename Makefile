@@ -1,0 +1,37 @@
+# Everything runs in .venv; on a fresh machine Python 3.11 and make are enough.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test check bench zoo clean
+
+# torch is pinned to the exact version of the constraints file in the same call: an unpinned torch brings CUDA.
+# torchvision and timm serve the tests only, as models no one here wrote: without their own dependencies.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch --editable ".[dev]" pyyaml huggingface_hub
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision timm
+	touch $@
+
+demo: $(READY)  ## the main job, on data that needs no download
+	$(BIN)/fjord run theorem1
+
+test: $(READY)  ## all tests and doctests
+	$(BIN)/python -m pytest
+
+check: $(READY)  ## what must pass before a commit
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+bench: $(READY)  ## ratios within one run; takes some minutes
+	$(BIN)/python -m benchmarks.plan_time
+	$(BIN)/python -m benchmarks.step_cost
+
+zoo: $(READY)  ## every family of the list; takes about half an hour
+	$(BIN)/python -m benchmarks.zoo
+
+clean:
+	rm -rf $(VENV)

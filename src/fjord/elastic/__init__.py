@@ -1,0 +1,1 @@
+"""Elastic models: any `nn.Module` as a nest of plain submodels."""

@@ -1,0 +1,75 @@
+"""How submodels are built: from the user's modules, from the graph, or by the user's factory."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fjord.elastic.graph_cut import cut_graph
+from fjord.elastic.module_cut import cut_module
+from fjord.elastic.plan import Kept, WidthPlan
+from fjord.elastic.trace import Trace, named_tensors, tied_names
+
+Factory = Callable[[Kept], nn.Module]
+"""Builds the submodel that keeps these units of each family, with weights of any value."""
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A model without weights, and the way its submodels are built."""
+
+    template: nn.Module
+    route: str = "module"
+    trace: Trace | None = None
+    factory: Factory | None = None
+    note: str = ""
+    """Why the graph is used in place of the user's modules."""
+
+    def build(self, tensors: Mapping[str, Tensor], plan: WidthPlan, kept: Kept) -> nn.Module:
+        """Return the submodel that holds these tensors."""
+        if self.route == "factory":
+            assert self.factory is not None
+            return _filled(self.factory(kept), tensors, self.template)
+        if self.route == "graph":
+            assert self.trace is not None
+            return cut_graph(self.template, self.trace, tensors, plan, kept)
+        return cut_module(self.template, tensors, plan, kept)
+
+    def on(self, model: nn.Module) -> "Blueprint":
+        """Return the same way of building around another copy of the model."""
+        return Blueprint(model, self.route, self.trace, self.factory, self.note)
+
+
+def without_weights(model: nn.Module) -> nn.Module:
+    """Return a copy of a model whose tensors take no memory."""
+    memo = {id(t): _meta(t) for t in named_tensors(model).values()}
+    return copy.deepcopy(model, memo)
+
+
+def _meta(tensor: Tensor) -> Tensor:
+    empty = torch.empty_like(tensor, device="meta")
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+def _filled(net: nn.Module, tensors: Mapping[str, Tensor], template: nn.Module) -> nn.Module:
+    """Put tensors into a module that a factory made, checking every name and shape."""
+    current = {**dict(net.named_parameters(remove_duplicate=False)), **dict(net.named_buffers(remove_duplicate=False))}
+    names = tied_names(template)
+    if current.keys() != names.keys():
+        odd = ", ".join(sorted(current.keys() ^ names.keys()))
+        raise ValueError(f"factory: the submodel and the full model do not have the same tensors; only in one: {odd}")
+    for name, first in names.items():
+        if current[name].shape != tensors[first].shape:
+            raise ValueError(
+                f"factory: {name} has shape {tuple(current[name].shape)}, the plan needs {tuple(tensors[first].shape)}"
+            )
+        path, _, leaf = name.rpartition(".")
+        owner = net.get_submodule(path)
+        kind = owner._parameters if leaf in owner._parameters else owner._buffers
+        kind[leaf] = tensors[first]  # type: ignore[assignment]
+    for module in net.modules():
+        if isinstance(module, nn.RNNBase):
+            module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+    return net

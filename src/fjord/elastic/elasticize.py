@@ -1,0 +1,157 @@
+"""Turn an ordinary module into an elastic model, and let the plan prove itself first."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverloadPacket
+
+from fjord.elastic.blueprint import Blueprint, Factory, without_weights
+from fjord.elastic.check import Proof
+from fjord.elastic.errors import ADVICE, ElasticityError
+from fjord.elastic.families import build_plan
+from fjord.elastic.model import ElasticModel, Norms
+from fjord.elastic.plan import WidthPlan
+from fjord.elastic.probe import Probe, probe, resized
+from fjord.elastic.rules import Rule
+from fjord.elastic.trace import Trace, Tracer, named_tensors
+from fjord.width import WidthSpace, uniform
+
+LARGE = 30_000_000
+"""Models with more parameters are proved in single precision first: moving the weights is what takes time."""
+CUT_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError, KeyError)
+"""What a forward raises when a size does not fit."""
+
+
+def elasticize(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    widths: WidthSpace | None = None,
+    freeze: Iterable[str] = (),
+    round_to: int = 1,
+    norms: Norms = "layers",
+    rules: Mapping[OpOverloadPacket, Rule] | None = None,
+    factory: Factory | None = None,
+) -> ElasticModel:
+    """Find the unit families of a model from its own graph and return it as an elastic model.
+
+    `widths` is P with D_P (default uniform-5); `freeze` keeps layers whole by name or pattern;
+    `round_to` rounds channel counts up to a multiple; `rules` adds or replaces operator rules;
+    `factory` builds submodels itself from the kept units of each family. The model is copied.
+    """
+    if round_to < 1:
+        raise ValueError(f"round_to={round_to} must be at least 1")
+    if norms not in ("layers", "statistics", "shared"):
+        raise ValueError(f"norms={norms!r} must be 'layers', 'statistics' or 'shared'")
+    patterns = (freeze,) if isinstance(freeze, str) else tuple(freeze)
+    maker = _Maker(
+        model, _as_tuple(example_inputs), widths or uniform(5), patterns, round_to, dict(rules or {}), factory
+    )
+    blueprint, plan = maker.make()
+    return ElasticModel.spread(blueprint.on(without_weights(model)), plan, maker.space, norms, named_tensors(model))
+
+
+def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
+    if isinstance(example_inputs, Tensor):
+        return (example_inputs,)
+    if not isinstance(example_inputs, tuple | list) or not example_inputs:
+        raise ValueError(f"example_inputs must be a tensor or a tuple of the model's arguments, not {example_inputs!r}")
+    return tuple(example_inputs)
+
+
+@dataclass
+class _Maker:
+    """Goes from a model to a proved plan and way of cutting, doing the slow steps only where they are needed."""
+
+    model: nn.Module
+    inputs: tuple[Any, ...]
+    space: WidthSpace
+    freeze: tuple[str, ...]
+    round_to: int
+    rules: dict[OpOverloadPacket, Rule]
+    factory: Factory | None
+    seen: Probe = field(default_factory=Probe)
+
+    def make(self) -> tuple[Blueprint, WidthPlan]:
+        """Trace, plan and prove; a large model in single precision first."""
+        self.seen = probe(self.model, self.inputs)
+        tracer = Tracer(self.model, self._examples(single=not self.seen.attends), self.seen.attends, self.rules)
+        trace = tracer.trace()
+        plan = self._plan(trace)
+        large = sum(p.numel() for p in self.model.parameters()) > LARGE
+        if large:
+            try:
+                return self._prove(tracer, trace, plan, torch.float32)
+            except ElasticityError:
+                pass  # rounding may be to blame: double precision decides
+        return self._prove(tracer, trace, plan, torch.float64)
+
+    def _examples(self, *, single: bool) -> tuple[Any, ...]:
+        if not self.seen.batched:
+            return self.inputs
+        return resized(self.inputs, 1 if single else max(2, len(self.inputs[0])))
+
+    def _plan(self, trace: Trace) -> WidthPlan:
+        plan = build_plan(self.model, trace, self.space.widths, self.freeze, self.round_to)
+        if not plan.families:
+            raise ElasticityError(_nothing_elastic(self.model, plan))
+        return plan
+
+    def _prove(self, tracer: Tracer, trace: Trace, plan: WidthPlan, dtype: torch.dtype) -> tuple[Blueprint, WidthPlan]:
+        """Return the first way to cut that equals masking: the factory, or the modules, or else the graph."""
+        proof = Proof(self.model, self._examples(single=True), trace, plan, dtype)
+        proof.demand_permutation()
+        blueprint = Blueprint(self.model, "factory", factory=self.factory) if self.factory else Blueprint(self.model)
+        failure = _failure(proof, blueprint, self.space)
+        if failure and not self.factory:
+            proof = self._graph_proof(tracer, proof)
+            blueprint = Blueprint(self.model, "graph", proof.trace, note=failure)
+            failure = _failure(proof, blueprint, self.space)
+        if failure:
+            raise ElasticityError(f"{proof.name} cannot be cut. {blueprint.note} {failure} {ADVICE}")
+        return blueprint, proof.plan
+
+    def _graph_proof(self, tracer: Tracer, proof: Proof) -> Proof:
+        """Return a proof whose graphs can be run themselves: for any batch, and in training where that differs."""
+        trace = proof.trace
+        if tracer.open_batch and self.seen.modes_alike:
+            return proof
+        if not tracer.open_batch:
+            tracer = replace(tracer, inputs=self._examples(single=False), open_batch=True)
+            trace = tracer.trace()
+        if not self.seen.modes_alike:
+            tracer.add_mode(trace, training=True)
+        return proof.again(trace, self._plan(trace))
+
+
+def _nothing_elastic(model: nn.Module, plan: WidthPlan) -> str:
+    axes = (f for f in plan.frozen if f.reason != "kernel positions")
+    reasons = "; ".join(dict.fromkeys(f"{f.axis[0]}[{f.axis[1]}]: {f.reason}" for f in axes))
+    return f"{type(model).__name__} has no width that can be cut. Every axis is frozen: {reasons}. {ADVICE}"
+
+
+def _failure(proof: Proof, blueprint: Blueprint, space: WidthSpace) -> str:
+    """Say why submodels differ from the masked model, at the smallest width and about the middle; or nothing."""
+    for width in dict.fromkeys((space.widths[0], space.widths[len(space.widths) // 2])):
+        how = f"Built by {blueprint.route} at width {width}:"
+        try:
+            error = proof.cut_error(blueprint, width)
+        except CUT_ERRORS as raised:
+            return f"{how} {_first_line(raised)}."
+        if not error <= proof.tolerance:
+            return f"{how} the output differs from the masked model by {error:.1e}."
+    return ""
+
+
+def _first_line(error: BaseException) -> str:
+    """Name the error and the user's line that raised it."""
+    trail, line = error.__traceback__, ""
+    while trail is not None:
+        code = trail.tb_frame.f_code
+        if "/torch/" not in code.co_filename and "/fjord/" not in code.co_filename:
+            line = f" in {code.co_qualname} (line {trail.tb_lineno})"
+        trail = trail.tb_next
+    return f"{type(error).__name__}{line}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

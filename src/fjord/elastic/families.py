@@ -1,0 +1,169 @@
+"""From unit ids to families: units that stand in the same places belong together."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from math import lcm
+
+import torch
+from torch import Tensor, nn
+
+from fjord.elastic.graph_cut import KeptUnits
+from fjord.elastic.labels import FROZEN, Labels, varying
+from fjord.elastic.plan import Axis, Family, Frozen, WidthPlan, matches
+from fjord.elastic.trace import Trace, named_tensors
+from fjord.seeding import derive
+from fjord.width import Width
+
+
+def build_plan(
+    model: nn.Module, trace: Trace, widths: Iterable[Width], freeze: Iterable[str] = (), round_to: int = 1
+) -> WidthPlan:
+    """Group the traced units into families that can be cut at these widths, and say what is frozen and why."""
+    freeze_named(model, trace, freeze)
+    plan = group_units(model, trace, round_to)
+    while make_rectangular(trace, plan, widths):
+        plan = group_units(model, trace, round_to)
+    return plan
+
+
+def group_units(model: nn.Module, trace: Trace, round_to: int) -> WidthPlan:
+    """Group units that stand in the same places into families."""
+    axes = [(name, dim) for name, dims in trace.owners.items() if name in trace.used for dim in range(len(dims))]
+    units = {(name, dim): trace.units.root[trace.owners[name][dim]] for name, dim in axes}
+    families = [_family(model, group, units) for group in _groups(trace, units)]
+    families = [replace(f, multiple=f.rounded(round_to)) for f in families]
+    shapes = {name: tuple(t.shape) for name, t in named_tensors(model).items()}
+    covered = {axis for f in families for axis in f.members}
+    return WidthPlan(tuple(tie_heads(model, families)), shapes, tuple(_frozen(trace, covered)))
+
+
+def _groups(trace: Trace, units: dict[Axis, Tensor]) -> list[Tensor]:
+    """Return the elastic units of each family: those on the same axes, as often, and in the same segments.
+
+    Every axis and segment has a random number; units with equal sums of them agree.
+    """
+    generator = torch.Generator().manual_seed(derive(0, "signatures"))
+    signature = torch.zeros(len(trace.units.root), dtype=torch.long)
+    first = torch.full_like(signature, len(signature))
+    seen = 0
+    for ids in units.values():
+        signature.index_add_(0, ids, _number(generator).expand(len(ids)))
+        first.scatter_reduce_(0, ids, torch.arange(seen, seen + len(ids)), "amin")
+        seen += len(ids)
+    elastic = (first < len(signature)).nonzero()[:, 0]
+    segments: dict[tuple[str, int], list[Tensor]] = defaultdict(list)
+    for ids, segment in trace.units.segments:
+        segments[segment].append(ids)
+    for parts in segments.values():
+        signature[torch.unique(trace.units.root[torch.cat(parts)])] += _number(generator)
+    elastic = elastic[elastic > FROZEN]
+    elastic = elastic[first[elastic].argsort()]
+    _, group = torch.unique(signature[elastic], return_inverse=True)
+    found = [elastic[group == g] for g in dict.fromkeys(group.tolist())]
+    return [units for units in found if len(units) > 1]
+
+
+def _number(generator: torch.Generator) -> Tensor:
+    return torch.randint(1 << 62, (1,), generator=generator)
+
+
+def make_rectangular(trace: Trace, plan: WidthPlan, widths: Iterable[Width]) -> bool:
+    """Tie units until every value keeps a whole rectangle of its axes; say whether any had to be tied.
+
+    Where one axis is split in two (keys and values, the halves of a channel shuffle), the parts must
+    lose the same units, or what is left is no tensor.
+    """
+    tied = False
+    for width in widths:
+        kept = KeptUnits(trace, plan, plan.ordered(width))
+        for values in trace.values.values():
+            for value in values.values():
+                for labels in value if isinstance(value, list) else [value]:
+                    for channel in labels.channels if isinstance(labels, Labels) else ():
+                        tied |= _tie_if_ragged(trace, kept, channel)
+    return tied
+
+
+def _tie_if_ragged(trace: Trace, kept: KeptUnits, channel: Tensor) -> bool:
+    channel = trace.units.current(channel)
+    axes = varying(channel)
+    if len(axes) < 2:
+        return False
+    alive = kept.alive[channel]
+    box = torch.ones_like(alive)
+    for dim in axes:
+        others = [d for d in range(channel.dim()) if d != dim]
+        box &= alive.amax(others, keepdim=True)
+    if torch.equal(box, alive):
+        return False
+    trace.units.fuse(channel, [min(axes, key=lambda dim: channel.shape[dim])])
+    return True
+
+
+def freeze_named(model: nn.Module, trace: Trace, patterns: Iterable[str]) -> None:
+    """Keep whole what the user names; a pattern that names nothing is an error."""
+    for pattern in patterns:
+        names = [name for name in trace.owners if matches(pattern, name)]
+        if not names:
+            modules = ", ".join(name for name, _ in model.named_modules() if name)
+            raise ValueError(f"freeze={pattern!r} names no layer of {type(model).__name__}; layers: {modules}")
+        for name in names:
+            for ids in trace.owners[name]:
+                trace.units.freeze(ids, f"frozen by the user ({pattern})")
+
+
+def _family(model: nn.Module, group: Tensor, units: dict[Axis, Tensor]) -> Family:
+    """Return the family of some units, ordered as they stand in the layer that produces them."""
+    place = torch.full((int(max(ids.max() for ids in units.values() if len(ids))) + 1,), -1)
+    place[group] = torch.arange(len(group))
+    members = {axis: _rows(place[ids]) for axis, ids in units.items() if len(ids) and bool((place[ids] >= 0).any())}
+    first = min(members, key=lambda axis: not _produces(model, axis))
+    order = members[first][:, 0].argsort()
+    members = {axis: rows[order] for axis, rows in members.items()}
+    layers = dict.fromkeys(name.rpartition(".")[0] or name for name, dim in members if _produces(model, (name, dim)))
+    start = int(members[first][0, 0])
+    return Family(f"{first[0]}[{first[1]}]" + (f"@{start}" if start else ""), members, tuple(layers))
+
+
+def _rows(places: Tensor) -> Tensor:
+    """Return for each unit the indices at which it stands."""
+    held = (places >= 0).nonzero()[:, 0]
+    order = held[places[held].argsort(stable=True)]
+    return order.reshape(int(places.max()) + 1, -1)
+
+
+def _produces(model: nn.Module, axis: Axis) -> bool:
+    """Say whether a layer's output, not its input, runs along this axis of its weight."""
+    name, dim = axis
+    owner = model.get_submodule(name.rpartition(".")[0])
+    weighted = isinstance(owner, nn.Embedding) or (isinstance(owner, nn.modules.conv._ConvNd) and owner.transposed)
+    is_vector = named_tensors(owner)[name.rpartition(".")[2]].dim() == 1
+    return dim == (1 if weighted and not is_vector else 0)
+
+
+def _frozen(trace: Trace, covered: set[Axis]) -> Iterable[Frozen]:
+    """List the axes that no family covers, each with the first reason that froze it."""
+    reason_of: dict[int, str] = {}
+    for reason, ids in trace.units.reasons:
+        for unit in ids.tolist():
+            reason_of.setdefault(unit, reason)
+    for name, dims in trace.owners.items():
+        for dim, ids in enumerate(dims):
+            if (name, dim) not in covered and len(ids) > 1:
+                unused = "not used by the model" if name not in trace.used else ""
+                known = (reason_of[i] for i in ids.tolist() if i in reason_of)
+                yield Frozen((name, dim), len(ids), unused or next(known, "tied to an axis that is frozen"))
+
+
+def tie_heads(model: nn.Module, families: list[Family]) -> list[Family]:
+    """Round the width around each `nn.MultiheadAttention` to whole heads: the layer allows nothing else."""
+    multiples: dict[str, int] = {}
+    by_axis = {axis: f for f in families for axis in f.members}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.MultiheadAttention):
+            heads, outer = (by_axis.get((f"{name}.out_proj.weight", dim)) for dim in (1, 0))
+            if heads is not None and outer is not None and heads is not outer:
+                multiple = module.head_dim * heads.multiple
+                multiples[outer.name] = lcm(multiples.get(outer.name, 1), multiple)
+    return [replace(f, multiple=lcm(f.multiple, multiples.get(f.name, 1))) for f in families]

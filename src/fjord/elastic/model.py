@@ -1,0 +1,249 @@
+"""An elastic model: one set of full-size weights, and plain submodels of every width on them."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from fjord.elastic.blueprint import Blueprint
+from fjord.elastic.plan import Kept, WidthPlan, leading, own, put, take
+from fjord.width import Width, Widths, WidthSpace
+
+Norms = Literal["layers", "statistics", "shared"]
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+Indices = list[Tensor | None]
+
+
+@dataclass
+class Part:
+    """One tensor of a submodel, where it lies in the full-size one, and whether it had to be copied."""
+
+    key: str
+    tensor: Tensor
+    indices: Indices
+    packed: bool
+    version: int = 0
+
+
+@dataclass
+class View:
+    """A submodel that shares storage with the elastic model, tensor by tensor."""
+
+    net: nn.Module
+    parts: dict[str, Part]
+
+
+class ElasticModel:
+    """Full-size weights with plain submodels at every width.
+
+    BatchNorm layers are kept once per width (`norms="layers"`), or only their statistics are
+    (`"statistics"`), or they are `"shared"`; a tensor kept per width has that width in its key,
+    as in `bn1.weight@2/5`.
+    """
+
+    def __init__(
+        self, blueprint: Blueprint, plan: WidthPlan, space: WidthSpace, norms: Norms, tensors: dict[str, Tensor]
+    ) -> None:
+        self.blueprint, self.plan, self.space, self.norms = blueprint, plan, space, norms
+        self.tensors = tensors
+        self.training = True
+        self._views: dict[tuple[tuple[str, Width], ...], View] = {}
+
+    @classmethod
+    def spread(
+        cls, blueprint: Blueprint, plan: WidthPlan, space: WidthSpace, norms: Norms, full: dict[str, Tensor]
+    ) -> Self:
+        """Start from the tensors of a full model: every width gets its own copy of what is kept per width."""
+        split = norm_tensors(blueprint.template, norms)
+        tensors = {name: own(t, t) for name, t in full.items() if name not in split}
+        for width in space.widths if split else ():
+            indices = plan.kept_indices(plan.ordered(width))
+            tensors |= {f"{name}@{width}": own(take(full[name], indices[name]), full[name]) for name in sorted(split)}
+        return cls(blueprint, plan, space, norms, tensors)
+
+    def at(self, width: Widths) -> nn.Module:
+        """Return the submodel of this width on the model's own storage: to train it, or to switch width at run time.
+
+        The same width gives the same module. Weights whose units lie in several runs (LSTM gates) cannot
+        be views: they are copied in by this call, and what was trained is copied back by the next call.
+        """
+        view = self.view(width)
+        return view.net.train(self.training)
+
+    def view(self, width: Widths) -> View:
+        """Return the shared submodel of this width with its parts."""
+        self.sync()
+        widths = self.plan.widths(width)
+        view = self._views.get(key := tuple(sorted(widths.items())))
+        if view is None:
+            view = self._views[key] = self._new_view(widths)
+        for part in view.parts.values():
+            if part.packed:
+                with torch.no_grad():
+                    part.tensor.copy_(take(self.tensors[part.key], part.indices))
+                part.version = part.tensor._version
+        return view
+
+    def _new_view(self, widths: dict[str, Width]) -> View:
+        kept = self.plan.ordered(widths)
+        parts = {}
+        for name, (key, indices) in self._sources(widths, kept).items():
+            source = self.tensors[key]
+            cut = take(source.detach(), indices)
+            tensor = nn.Parameter(cut, source.requires_grad) if isinstance(source, nn.Parameter) else cut
+            packed = any(i is not None and not leading(i) for i in indices)
+            parts[name] = Part(key, tensor, indices, packed)
+        net = self.blueprint.build({name: part.tensor for name, part in parts.items()}, self.plan, kept)
+        return View(net, parts)
+
+    def sync(self) -> None:
+        """Write back what was trained in copied weights (see `at`)."""
+        for view in self._views.values():
+            for part in view.parts.values():
+                if part.packed and part.tensor._version != part.version:
+                    with torch.no_grad():
+                        put(self.tensors[part.key], part.indices, part.tensor)
+                    part.version = part.tensor._version
+
+    def cut(self, width: Widths, kept: Kept | None = None) -> nn.Module:
+        """Return the submodel of this width as a plain module that owns its weights.
+
+        `kept` replaces the leading units by others, such as `plan.random(width, generator)`.
+        """
+        kept = self.plan.ordered(width) if kept is None else kept
+        return self.blueprint.build(self.cut_tensors(width, kept), self.plan, kept).train(self.training)
+
+    def cut_tensors(self, width: Widths, kept: Kept | None = None) -> dict[str, Tensor]:
+        """Return copies of the tensors of the submodel of this width."""
+        self.sync()
+        widths = self.plan.widths(width)
+        sources = self._sources(widths, self.plan.ordered(widths) if kept is None else kept)
+        return {
+            name: own(take(self.tensors[key], indices), self.tensors[key]) for name, (key, indices) in sources.items()
+        }
+
+    def _sources(self, widths: dict[str, Width], kept: Kept) -> dict[str, tuple[str, Indices]]:
+        """Return for each tensor of a submodel its key and the indices to take."""
+        return locate(self.plan, self.space, norm_tensors(self.blueprint.template, self.norms), widths, kept)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the full-size trainable tensors by key."""
+        self.sync()
+        for key, tensor in self.tensors.items():
+            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+                yield key, tensor
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return all tensors by key; they share storage with the model."""
+        self.sync()
+        return {key: tensor.detach() for key, tensor in self.tensors.items()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Copy all tensors in; names and shapes must match."""
+        if state.keys() != self.tensors.keys():
+            odd = ", ".join(sorted(state.keys() ^ self.tensors.keys()))
+            raise ValueError(f"state: these tensors are missing or unknown: {odd}")
+        wrong = [
+            f"{k}: {tuple(state[k].shape)} for {tuple(t.shape)}"
+            for k, t in self.tensors.items()
+            if state[k].shape != t.shape
+        ]
+        if wrong:
+            raise ValueError(f"state: shapes do not match: {'; '.join(wrong)}")
+        self.sync()
+        with torch.no_grad():
+            for key, tensor in self.tensors.items():
+                tensor.copy_(state[key])
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move all weights to a device."""
+        self.sync()
+        self.tensors = {k: own(t.to(device), t) for k, t in self.tensors.items()}
+        self._views.clear()
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Put this model and its submodels in training mode."""
+        self.training = mode
+        for view in self._views.values():
+            view.net.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Put this model and its submodels in evaluation mode."""
+        return self.train(False)
+
+    def summary(self) -> str:
+        """Explain families, their layers and units, and what is frozen and why."""
+        from fjord.elastic.summary import summarise
+
+        return summarise(self)
+
+
+def norm_tensors(model: nn.Module, norms: Norms) -> set[str]:
+    """Return the tensors that are kept once per width."""
+    if norms == "shared":
+        return set()
+    names = set()
+    for path, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            for leaf, tensor in [*module._parameters.items(), *module._buffers.items()]:
+                if tensor is not None and (norms == "layers" or leaf in STATISTICS):
+                    names.add(f"{path}.{leaf}" if path else leaf)
+    return names
+
+
+def locate(
+    plan: WidthPlan, space: WidthSpace, per_width: set[str], widths: dict[str, Width], kept: Kept
+) -> dict[str, tuple[str, Indices]]:
+    """Return, for each tensor of a submodel, the key of the stored tensor and the indices to take from it."""
+    indices = plan.kept_indices(kept)
+    if all(map(leading, kept.values())):
+        stored = {name: _stored_width(plan, space, widths, name) for name in per_width}
+    else:  # units chosen otherwise are all there only in the widest
+        stored = dict.fromkeys(per_width, space.largest)
+    if per_width:
+        _warn_of_untrained(widths, space)
+    held = {w: plan.kept_indices(plan.ordered(w)) for w in set(stored.values())}
+    found: dict[str, tuple[str, Indices]] = {}
+    for name, wanted in indices.items():
+        if name not in per_width:
+            found[name] = (name, wanted)
+            continue
+        width = stored[name]
+        found[name] = (f"{name}@{width}", [within(w, h) for w, h in zip(wanted, held[width][name], strict=True)])
+    return found
+
+
+def _warn_of_untrained(widths: dict[str, Width], space: WidthSpace) -> None:
+    strange = ", ".join(str(w) for w in sorted(set(widths.values()) - set(space.widths)))
+    if strange:
+        warnings.warn(
+            f"width {strange} is not one the model was trained at ({', '.join(map(str, space.widths))}): its BatchNorm "
+            "layers are cut from the next larger width and need recalibration",
+            stacklevel=5,
+        )
+
+
+def _stored_width(plan: WidthPlan, space: WidthSpace, widths: dict[str, Width], name: str) -> Width:
+    """Return the smallest trained width that holds all channels of a norm layer."""
+    families = plan.families_of.get((name.rpartition(".")[0] + ".weight", 0)) or plan.families_of.get((name, 0), [])
+    needed = max((widths[f.name] for f in families), default=widths[""])
+    for width in space.widths:
+        if width >= needed:
+            return width
+    raise ValueError(
+        f"width {needed} is above the largest trained width {space.largest}, which has no BatchNorm layers for it"
+    )
+
+
+def within(wanted: Tensor | None, held: Tensor | None) -> Tensor | None:
+    """Return the positions of wanted indices inside a tensor that already holds only some."""
+    if held is None or wanted is None:
+        return wanted
+    if len(wanted) == len(held):
+        return None
+    return torch.searchsorted(held, wanted)

@@ -1,0 +1,228 @@
+"""The width plan: which indices of which tensor axes are the units of which family."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from math import gcd
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from fjord.width import Width, Widths, kept_units, parse_width
+
+Axis = tuple[str, int]
+"""A tensor's name and one of its dimensions."""
+Kept = dict[str, Tensor]
+"""The kept units of each family, by its name, in rising order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """Units that stand in the same places and are kept or dropped together.
+
+    Row u of `members[axis]` holds the indices of unit u along that axis: one for a plain layer,
+    one per gate for an LSTM, a whole head for attention.
+    """
+
+    name: str
+    members: Mapping[Axis, Tensor]
+    layers: tuple[str, ...]
+    """The layers that produce these units."""
+    multiple: int = 1
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Family):
+            return NotImplemented
+        names = (self.name, self.layers, self.multiple, list(self.members))
+        same = names == (other.name, other.layers, other.multiple, list(other.members))
+        return same and all(torch.equal(m, other.members[axis]) for axis, m in self.members.items())
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.layers, self.multiple))
+
+    @property
+    def units(self) -> int:
+        """K, the number of units at full width."""
+        return len(next(iter(self.members.values())))
+
+    def count(self, width: Width) -> int:
+        """Return how many units the width keeps."""
+        return kept_units(width, self.units, self.multiple)
+
+    def rounded(self, round_to: int) -> int:
+        """Return the multiple of units whose channels come in multiples of `round_to`."""
+        block = min(m.shape[1] for m in self.members.values())
+        return round_to // gcd(round_to, block)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """An axis that stays whole, and why."""
+
+    axis: Axis
+    size: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class WidthPlan:
+    """All families of a model, the shapes of its tensors, and what is frozen."""
+
+    families: tuple[Family, ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    frozen: tuple[Frozen, ...]
+
+    def widths(self, width: Widths) -> dict[str, Width]:
+        """Return the width of each family, and of all the rest under "".
+
+        Given by layer, a width for `"*"` is that of all layers not named (1 where it is missing).
+        """
+        if not isinstance(width, Mapping):
+            width = {"*": width}
+        if "" in width:  # already one width per family
+            return {name: parse_width(value) for name, value in width.items()}
+        rest = parse_width(width.get("*", 1))
+        chosen = {"": rest} | {family.name: rest for family in self.families}
+        given: dict[str, str] = {}
+        for pattern, value in width.items():
+            if pattern != "*":
+                self._choose(pattern, parse_width(value), chosen, given)
+        return chosen
+
+    def _choose(self, pattern: str, width: Width, chosen: dict[str, Width], given: dict[str, str]) -> None:
+        found = [f for f in self.families if any(matches(pattern, layer) for layer in f.layers)]
+        if not found:
+            layers = sorted({layer for f in self.families for layer in f.layers})
+            raise ValueError(f"layer {pattern!r} has no elastic units; layers that have: {', '.join(layers)}")
+        for family in found:
+            other = given.setdefault(family.name, pattern)
+            if other != pattern and chosen[family.name] != width:
+                raise ValueError(
+                    f"layers {other!r} and {pattern!r} share the units of {family.name} and cannot have "
+                    f"widths {chosen[family.name]} and {width}"
+                )
+            chosen[family.name] = width
+
+    def ordered(self, width: Widths) -> Kept:
+        """Keep the first ceil(width * K) units of each family: Ordered Dropout."""
+        widths = self.widths(width)
+        return {f.name: torch.arange(f.count(widths[f.name])) for f in self.families}
+
+    def random(self, width: Widths, generator: torch.Generator) -> Kept:
+        """Keep as many units, chosen at random: Random Dropout, the paper's control."""
+        widths = self.widths(width)
+        return {
+            f.name: torch.randperm(f.units, generator=generator)[: f.count(widths[f.name])].sort().values
+            for f in self.families
+        }
+
+    def kept_indices(self, kept: Kept) -> dict[str, list[Tensor | None]]:
+        """Return, for each tensor, the kept indices along each axis, or None where all are kept."""
+        result: dict[str, list[Tensor | None]] = {name: [None] * len(shape) for name, shape in self.shapes.items()}
+        masks: dict[Axis, Tensor] = {}
+        for family in self.families:
+            dropped = torch.ones(family.units, dtype=torch.bool)
+            dropped[kept[family.name]] = False
+            for axis, indices in family.members.items() if dropped.any() else ():
+                mask = masks.setdefault(axis, torch.ones(self.shapes[axis[0]][axis[1]], dtype=torch.bool))
+                mask[indices[dropped].reshape(-1)] = False
+        for (name, dim), mask in masks.items():
+            result[name][dim] = mask.nonzero()[:, 0]
+        return result
+
+    def cut_shapes(self, kept: Kept) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the cut tensors."""
+        indices = self.kept_indices(kept)
+        return {
+            name: tuple(n if i is None else len(i) for n, i in zip(shape, indices[name], strict=True))
+            for name, shape in self.shapes.items()
+        }
+
+    @cached_property
+    def families_of(self) -> dict[Axis, list[Family]]:
+        """The families along each axis."""
+        found: dict[Axis, list[Family]] = {}
+        for family in self.families:
+            for axis in family.members:
+                found.setdefault(axis, []).append(family)
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as plain data."""
+        return {
+            "families": [
+                {
+                    "name": f.name,
+                    "layers": f.layers,
+                    "multiple": f.multiple,
+                    "members": [_pack(a, m) for a, m in f.members.items()],
+                }
+                for f in self.families
+            ],
+            "shapes": self.shapes,
+            "frozen": [[*f.axis, f.size, f.reason] for f in self.frozen],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Read a plan back from plain data."""
+        families = tuple(
+            Family(f["name"], dict(map(_unpack, f["members"])), tuple(f["layers"]), f["multiple"])
+            for f in data["families"]
+        )
+        shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
+        return cls(families, shapes, tuple(Frozen((n, d), size, why) for n, d, size, why in data["frozen"]))
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Say whether a name is the pattern's, lies below it, or fits it with wildcards.
+
+    >>> matches("layer3", "layer3.0.conv1"), matches("layer3", "layer31"), matches("*.bias", "fc.bias")
+    (True, False, True)
+    """
+    return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
+
+
+def take(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
+    """Cut a tensor along each axis: a view where a leading slice is kept, else a copy."""
+    for dim, index in enumerate(indices):
+        if index is not None:
+            tensor = (
+                tensor.narrow(dim, 0, len(index))
+                if leading(index)
+                else tensor.index_select(dim, index.to(tensor.device))
+            )
+    return tensor
+
+
+def own(cut: Tensor, source: Tensor) -> Tensor:
+    """Return a copy of a cut tensor as the same kind of tensor: parameter or buffer."""
+    copied = cut.detach().clone(memory_format=torch.contiguous_format)
+    return nn.Parameter(copied, source.requires_grad) if isinstance(source, nn.Parameter) else copied
+
+
+def leading(index: Tensor) -> bool:
+    """Say whether rising indices are 0, 1, 2, ... without a gap."""
+    return int(index[-1]) == len(index) - 1
+
+
+def put(tensor: Tensor, indices: list[Tensor | None], value: Tensor) -> None:
+    """Write a cut tensor back in its place."""
+    whole = [torch.arange(n) if i is None else i for n, i in zip(tensor.shape, indices, strict=True)]
+    tensor[torch.meshgrid(*whole, indexing="ij") if whole else ...] = value
+
+
+def _pack(axis: Axis, indices: Tensor) -> list[Any]:
+    """Write unit indices as (offsets, stride): they nearly always step evenly from unit to unit."""
+    stride = int(indices[1, 0] - indices[0, 0])
+    even = torch.equal(indices, indices[:1] + stride * torch.arange(len(indices))[:, None])
+    return [*axis, len(indices), indices[0].tolist(), stride] if even else [*axis, len(indices), indices.tolist(), None]
+
+
+def _unpack(packed: list[Any]) -> tuple[Axis, Tensor]:
+    name, dim, count, offsets, stride = packed
+    if stride is None:
+        return (name, dim), torch.tensor(offsets)
+    return (name, dim), torch.tensor(offsets)[None] + stride * torch.arange(count)[:, None]

@@ -1,0 +1,81 @@
+"""Models by name: the paper's three with what each needs, or a user's own `module:function`."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fjord.models import cifar_resnet18, femnist_cnn, shakespeare_rnn
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model with example inputs and the layers that stay whole."""
+
+    model: nn.Module
+    inputs: tuple[Any, ...]
+    freeze: tuple[str, ...] = ()
+
+
+def _resnet18() -> Entry:
+    return Entry(cifar_resnet18(), (torch.randn(2, 3, 32, 32),))
+
+
+def _cnn() -> Entry:
+    return Entry(femnist_cnn(), (torch.randn(2, 1, 28, 28),))
+
+
+def _rnn() -> Entry:
+    return Entry(shakespeare_rnn(), (torch.randint(0, 90, (2, 1)),), freeze=("embedding",))
+
+
+PAPER: dict[str, Callable[[], Entry]] = {"resnet18": _resnet18, "cnn": _cnn, "rnn": _rnn}
+
+
+def find_model(name: str, shape: str | None = None) -> Entry:
+    """Return a paper model by name, or what a user's `module:function` returns.
+
+    The function returns a module, or a pair (module, example inputs); `shape` such as "2x3x32x32"
+    gives the example where it returns only a module.
+    """
+    if name in PAPER:
+        entry = PAPER[name]()
+        return entry if shape is None else Entry(entry.model, (_example(shape, entry.inputs[0].dtype),), entry.freeze)
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise ValueError(f"model {name!r} is neither one of {', '.join(PAPER)} nor of the form module:function")
+    made = _import(module, function, name)()
+    model, inputs = made if isinstance(made, tuple) else (made, None)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model {name!r}: the function returned {type(model).__name__}, not a torch module")
+    if shape is not None:
+        inputs = _example(shape, torch.get_default_dtype())
+    if inputs is None:
+        raise ValueError(f"model {name!r}: give --input SHAPE, or return a pair (model, example inputs)")
+    return Entry(model, (inputs,) if isinstance(inputs, Tensor) else tuple(inputs))
+
+
+def _import(module: str, function: str, name: str) -> Callable[[], Any]:
+    sys.path.insert(0, "")  # the user's own file in the current folder
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"model {name!r}: {error}") from error
+    finally:
+        sys.path.remove("")
+    assert callable(found)
+    return found
+
+
+def _example(shape: str, dtype: torch.dtype) -> Tensor:
+    try:
+        sizes = [int(n) for n in shape.lower().split("x")]
+    except ValueError:
+        raise ValueError(f"input {shape!r} is not a shape such as 2x3x32x32") from None
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"input {shape!r} is not a shape such as 2x3x32x32")
+    return torch.randn(sizes) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)

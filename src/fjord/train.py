@@ -1,0 +1,121 @@
+"""Centralised training with Ordered Dropout (section 3.2)."""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor
+
+from fjord.elastic.model import ElasticModel
+from fjord.evaluate import Batches, Score, evaluate
+from fjord.objective import Objective, plain
+from fjord.optim import MakeOptimizer, SlicedOptimizer
+from fjord.seeding import derive
+from fjord.width import Width, WidthSpace
+
+MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one pass over the data came to."""
+
+    index: int
+    loss: float
+    lr: float
+    steps: dict[Width, int] = field(default_factory=dict)
+    scores: dict[Width, Score] = field(default_factory=dict)
+
+
+def train_step(
+    model: ElasticModel,
+    optimizer: SlicedOptimizer,
+    objective: Objective,
+    batch: tuple[Tensor, Tensor],
+    widths: tuple[Width, Width],
+) -> Tensor:
+    """Take one step at (sampled, widest) width; only weights of the submodels it ran move."""
+    inputs, target = batch
+    optimizer.zero_grad()
+
+    def logits_at(width: Width) -> Tensor:
+        logits: Tensor = optimizer.view(width).net.train(model.training)(inputs)
+        return logits
+
+    loss = objective(logits_at, target, *widths)
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def fit(
+    model: ElasticModel,
+    batches: Batches,
+    optimizer: MakeOptimizer,
+    *,
+    epochs: int,
+    objective: Objective | None = None,
+    space: WidthSpace | None = None,
+    schedule: MakeSchedule | None = None,
+    test: Batches | None = None,
+    seed: int = 0,
+    progress: bool = False,
+    on_epoch: Callable[[Epoch], Any] | None = None,
+) -> list[Epoch]:
+    """Train with widths sampled from `space` (by default the model's own; a single width trains that one alone).
+
+    `batches` is gone through once per epoch; torch's global generator is seeded by name for each epoch
+    (shuffling, dropout) and put back afterwards. `test` is scored at every width after each epoch.
+    """
+    if epochs < 1:
+        raise ValueError(f"epochs={epochs} must be at least 1")
+    sampled = space or model.space
+    stepper = SlicedOptimizer(model, optimizer)
+    scheduler = schedule(stepper.full) if schedule else None
+    model.train()
+    history: list[Epoch] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
+    with Progress(*columns, disable=not progress) as bar, torch.random.fork_rng():
+        task = bar.add_task("epochs", total=epochs, note="")
+        for index in range(epochs):
+            lr = stepper.full.param_groups[0]["lr"]
+            loss, steps = _epoch(model, stepper, objective or plain(), batches, sampled, derive(seed, "epoch", index))
+            if scheduler:
+                scheduler.step()
+            scores = evaluate(model, test) if test is not None else {}
+            history.append(Epoch(index, loss, lr, steps, scores))
+            if on_epoch:
+                on_epoch(history[-1])
+            bar.update(task, advance=1, note=_note(history[-1]))
+    model.sync()
+    return history
+
+
+def _epoch(
+    model: ElasticModel,
+    stepper: SlicedOptimizer,
+    objective: Objective,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    space: WidthSpace,
+    seed: int,
+) -> tuple[float, dict[Width, int]]:
+    torch.manual_seed(seed)
+    rng = random.Random(derive(seed, "width"))
+    total, count = torch.zeros(()), 0
+    steps = dict.fromkeys(space.widths, 0)
+    for batch in batches:
+        width = space.sample(rng)
+        total = total + train_step(model, stepper, objective, batch, (width, space.largest)).cpu()
+        steps[width] += 1
+        count += 1
+    if count == 0:
+        raise ValueError("batches: there is nothing to train on")
+    return float(total) / count, steps
+
+
+def _note(epoch: Epoch) -> str:
+    scores = "  ".join(f"{w}: {s.accuracy:.1%}" for w, s in epoch.scores.items())
+    return f"loss {epoch.loss:.4f}  {scores}"

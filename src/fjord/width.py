@@ -1,0 +1,119 @@
+"""Widths as exact fractions, and the spaces P with distribution D_P they are sampled from (section 3.1)."""
+
+import math
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Self
+
+Width = Fraction
+WidthLike = Fraction | int | str
+Widths = WidthLike | Mapping[str, WidthLike]
+"""One width for every layer, or layer patterns with widths of their own (the paper's p_l)."""
+
+ALLOWED = "a fraction above 0 and at most 1, such as '2/5', '0.4' or '40%'"
+
+
+def parse_width(value: WidthLike) -> Width:
+    """Return the exact width meant by a fraction, an integer or a text.
+
+    >>> parse_width("2/5") == parse_width("0.4") == parse_width("40%")
+    True
+    >>> parse_width("0")
+    Traceback (most recent call last):
+    ValueError: width '0' is not a fraction above 0 and at most 1, such as '2/5', '0.4' or '40%'
+    """
+    if isinstance(value, float):
+        raise ValueError(f"width {value!r} is a float, which is not exact: write it as text, such as '2/5' or '0.4'")
+    try:
+        width = _fraction(value)
+    except (ValueError, ZeroDivisionError, TypeError):
+        raise ValueError(f"width {value!r} is not {ALLOWED}") from None
+    if not 0 < width <= 1:
+        raise ValueError(f"width {value!r} is not {ALLOWED}")
+    return width
+
+
+def _fraction(value: WidthLike) -> Fraction:
+    if isinstance(value, str) and value.strip().endswith("%"):
+        return Fraction(value.strip()[:-1]) / 100
+    return Fraction(value)
+
+
+def kept_units(width: Width, full: int, multiple: int = 1) -> int:
+    """Return ceil(width * full), rounded up to a multiple but never above `full`.
+
+    >>> kept_units(Fraction(3, 5), 10), kept_units(Fraction(1, 5), 64, multiple=8)
+    (6, 16)
+    """
+    kept = math.ceil(width * full)
+    return min(full, -(-kept // multiple) * multiple)
+
+
+@dataclass(frozen=True)
+class WidthSpace:
+    """The candidate widths P in rising order, each with its probability under D_P.
+
+    >>> uniform(5).upto("2/5")
+    WidthSpace(1/5: 1/2, 2/5: 1/2)
+    """
+
+    widths: tuple[Width, ...]
+    probabilities: tuple[Fraction, ...]
+
+    def __post_init__(self) -> None:
+        if not self.widths or list(self.widths) != sorted(set(self.widths)):
+            raise ValueError(f"widths {_listed(self.widths)} must be distinct and in rising order")
+        for width in self.widths:
+            parse_width(width)
+        if len(self.probabilities) != len(self.widths) or min(self.probabilities) <= 0:
+            raise ValueError(f"probabilities {_listed(self.probabilities)}: one above 0 for each width is needed")
+        if sum(self.probabilities) != 1:
+            raise ValueError(f"probabilities {_listed(self.probabilities)} add up to {sum(self.probabilities)}, not 1")
+
+    @classmethod
+    def of(cls, weights: Mapping[WidthLike, WidthLike | int] | Iterable[WidthLike]) -> Self:
+        """Return the space of these widths: equally likely, or with the given relative weights."""
+        if not isinstance(weights, Mapping):
+            weights = dict.fromkeys(weights, 1)
+        exact = sorted((parse_width(width), _fraction(weight)) for width, weight in weights.items())
+        total = sum(weight for _, weight in exact) or Fraction(1)
+        return cls(tuple(w for w, _ in exact), tuple(weight / total for _, weight in exact))
+
+    @property
+    def largest(self) -> Width:
+        """The widest candidate, p_max."""
+        return self.widths[-1]
+
+    def upto(self, ceiling: WidthLike) -> Self:
+        """Return D_P conditioned on widths up to the ceiling."""
+        limit = parse_width(ceiling)
+        held = {w: p for w, p in zip(self.widths, self.probabilities, strict=True) if w <= limit}
+        if not held:
+            raise ValueError(f"ceiling {limit} is below the smallest width {self.widths[0]}")
+        return type(self).of(held)
+
+    def sample(self, rng: random.Random) -> Width:
+        """Draw one width."""
+        mark = Fraction(rng.getrandbits(53), 1 << 53)
+        for width, probability in zip(self.widths, self.probabilities, strict=True):
+            mark -= probability
+            if mark < 0:
+                return width
+        return self.largest
+
+    def __repr__(self) -> str:
+        pairs = zip(self.widths, self.probabilities, strict=True)
+        return f"WidthSpace({', '.join(f'{w}: {p}' for w, p in pairs)})"
+
+
+def uniform(k: int) -> WidthSpace:
+    """Return the paper's uniform-k: P = {1/k, 2/k, ..., 1}, equally likely."""
+    if k < 1:
+        raise ValueError(f"uniform-{k}: k must be at least 1")
+    return WidthSpace.of([Fraction(i, k) for i in range(1, k + 1)])
+
+
+def _listed(values: Iterable[Fraction]) -> str:
+    return "(" + ", ".join(map(str, values)) + ")"
