@@ -29,7 +29,7 @@ class SlicedOptimizer:
 
     def _start_memory(self) -> None:
         """Give every weight its full-size optimizer state now: the first steps may reach only a part of it."""
-        scratch = {key: nn.Parameter(p.detach().clone()) for key, p in self.params.items()}
+        scratch = {key: nn.Parameter(torch.zeros_like(p)) for key, p in self.params.items()}  # zeros decay to zeros
         trial = self.make(scratch.values())
         for parameter in scratch.values():
             parameter.grad = torch.zeros_like(parameter)
@@ -68,6 +68,7 @@ class SlicedOptimizer:
             _add_gradients(touched[0][0], view)
         for view, opt in touched:
             self._step_one(view, opt)
+        self.full._opt_called = True  # type: ignore[attr-defined]  # schedulers warn of an optimizer that never steps
 
     def _step_one(self, view: View, opt: torch.optim.Optimizer) -> None:
         settings = {k: v for k, v in self.full.param_groups[0].items() if k != "params"}

@@ -122,12 +122,12 @@ class Masked(Interpreter):
     def __init__(self, trace: Trace, plan: WidthPlan, kept: Kept, tensors: dict[str, Tensor]) -> None:
         super().__init__(trace.graphs[False])
         self.values, self.units, self.tensors = trace.values[False], KeptUnits(trace, plan, kept), tensors
-        self.dtype = torch.get_default_dtype()
+        self.tied, self.dtype = trace.tied, torch.get_default_dtype()
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Read a masked tensor in place of the full one."""
-        if target in self.tensors:
-            return self.tensors[target]
+        if target in self.tied:
+            return self.tensors[self.tied[target]]
         value = super().get_attr(target, args, kwargs)
         return cast(value, self.dtype)
 

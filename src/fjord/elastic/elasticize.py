@@ -11,7 +11,7 @@ from torch._ops import OpOverloadPacket
 from fjord.elastic.blueprint import Blueprint, Factory, without_weights
 from fjord.elastic.check import Proof
 from fjord.elastic.errors import ADVICE, ElasticityError
-from fjord.elastic.families import build_plan
+from fjord.elastic.families import TIED, build_plan
 from fjord.elastic.model import ElasticModel, Norms
 from fjord.elastic.plan import WidthPlan
 from fjord.elastic.probe import Probe, probe, resized
@@ -128,7 +128,7 @@ class _Maker:
 
 
 def _nothing_elastic(model: nn.Module, plan: WidthPlan) -> str:
-    axes = (f for f in plan.frozen if f.reason != "kernel positions")
+    axes = (f for f in plan.frozen if f.reason not in ("kernel positions", TIED))
     reasons = "; ".join(dict.fromkeys(f"{f.axis[0]}[{f.axis[1]}]: {f.reason}" for f in axes))
     return f"{type(model).__name__} has no width that can be cut. Every axis is frozen: {reasons}. {ADVICE}"
 

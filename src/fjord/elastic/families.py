@@ -15,6 +15,8 @@ from fjord.elastic.trace import Trace, named_tensors
 from fjord.seeding import derive
 from fjord.width import Width
 
+TIED = "tied to an axis that is frozen"
+
 
 def build_plan(
     model: nn.Module, trace: Trace, widths: Iterable[Width], freeze: Iterable[str] = (), round_to: int = 1
@@ -102,15 +104,16 @@ def _tie_if_ragged(trace: Trace, kept: KeptUnits, channel: Tensor) -> bool:
 
 
 def freeze_named(model: nn.Module, trace: Trace, patterns: Iterable[str]) -> None:
-    """Keep whole what the user names; a pattern that names nothing is an error."""
+    """Keep the units of layers the user names whole (not their inputs); a pattern that names nothing is an error."""
     for pattern in patterns:
         names = [name for name in trace.owners if matches(pattern, name)]
         if not names:
             modules = ", ".join(name for name, _ in model.named_modules() if name)
             raise ValueError(f"freeze={pattern!r} names no layer of {type(model).__name__}; layers: {modules}")
         for name in names:
-            for ids in trace.owners[name]:
-                trace.units.freeze(ids, f"frozen by the user ({pattern})")
+            for dim, ids in enumerate(trace.owners[name]):
+                if _produces(model, (name, dim)) or not _is_layer(model, name):
+                    trace.units.freeze(ids, f"frozen by the user ({pattern})")
 
 
 def _family(model: nn.Module, group: Tensor, units: dict[Axis, Tensor]) -> Family:
@@ -142,6 +145,11 @@ def _produces(model: nn.Module, axis: Axis) -> bool:
     return dim == (1 if weighted and not is_vector else 0)
 
 
+def _is_layer(model: nn.Module, name: str) -> bool:
+    """Say whether a tensor belongs to a layer of `torch.nn`, whose axes are known to be inputs or outputs."""
+    return type(model.get_submodule(name.rpartition(".")[0])).__module__.startswith("torch.nn.")
+
+
 def _frozen(trace: Trace, covered: set[Axis]) -> Iterable[Frozen]:
     """List the axes that no family covers, each with the first reason that froze it."""
     reason_of: dict[int, str] = {}
@@ -153,7 +161,7 @@ def _frozen(trace: Trace, covered: set[Axis]) -> Iterable[Frozen]:
             if (name, dim) not in covered and len(ids) > 1:
                 unused = "not used by the model" if name not in trace.used else ""
                 known = (reason_of[i] for i in ids.tolist() if i in reason_of)
-                yield Frozen((name, dim), len(ids), unused or next(known, "tied to an axis that is frozen"))
+                yield Frozen((name, dim), len(ids), unused or next(known, TIED))
 
 
 def tie_heads(model: nn.Module, families: list[Family]) -> list[Family]:

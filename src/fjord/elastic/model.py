@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Self
 
 import torch
@@ -175,6 +176,12 @@ class ElasticModel:
     def eval(self) -> Self:
         """Put this model and its submodels in evaluation mode."""
         return self.train(False)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one file: weights as safetensors, the plan as JSON in its metadata."""
+        from fjord.elastic.storage import save
+
+        save(self, path)
 
     def summary(self) -> str:
         """Explain families, their layers and units, and what is frozen and why."""

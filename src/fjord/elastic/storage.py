@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fjord.elastic.blueprint import Blueprint, without_weights
 from fjord.elastic.elasticize import elasticize
-from fjord.elastic.model import ElasticModel, Norms, locate
+from fjord.elastic.model import ElasticModel, Norms, locate, norm_tensors
 from fjord.elastic.plan import WidthPlan
 from fjord.elastic.trace import named_tensors
 from fjord.width import Widths, WidthSpace
@@ -38,8 +38,6 @@ class Info:
 
 def save(model: ElasticModel, path: str | Path) -> None:
     """Write an elastic model to one file, whole or not at all."""
-    from fjord.elastic.model import norm_tensors
-
     info = {
         "format": FORMAT,
         "model": type(model.blueprint.template).__name__,

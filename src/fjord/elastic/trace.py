@@ -84,6 +84,7 @@ class Trace:
     graphs: dict[bool, GraphModule] = field(default_factory=dict)
     values: dict[bool, dict[Node, Any]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
+    tied: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Tracer:
 
     def trace(self) -> Trace:
         """Follow the unit ids in evaluation and, where other tensors are used there, in training."""
-        result = Trace()
+        result = Trace(tied=tied_names(self.model))
         floats = {name: t for name, t in named_tensors(self.model).items() if t.is_floating_point()}
         for name, tensor in named_tensors(self.model).items():
             result.owners[name] = [result.units.fresh(n) for n in tensor.shape] if name in floats else []
@@ -118,7 +119,7 @@ class Tracer:
             for module, mode in modes.items():
                 module.training = mode
         result.graphs[training] = graph
-        result.values[training] = _Follower(result, graph, tied_names(self.model), {**RULES, **self.rules}).run()
+        result.values[training] = _Follower(result, graph, {**RULES, **self.rules}).run()
 
 
 def _only_norms(model: nn.Module, names: Iterable[str]) -> bool:
@@ -129,10 +130,8 @@ def _only_norms(model: nn.Module, names: Iterable[str]) -> bool:
 class _Follower:
     """Runs the ids through one graph, node by node."""
 
-    def __init__(
-        self, result: Trace, graph: GraphModule, tied: dict[str, str], rules: Mapping[OpOverloadPacket, Rule]
-    ) -> None:
-        self.result, self.graph, self.tied, self.rules = result, graph, tied, rules
+    def __init__(self, result: Trace, graph: GraphModule, rules: Mapping[OpOverloadPacket, Rule]) -> None:
+        self.result, self.graph, self.rules = result, graph, rules
         self.units = result.units
         self.env: dict[Node, Any] = {}
         self.constants: dict[Node, Tensor] = {}
@@ -150,7 +149,7 @@ class _Follower:
         return self.env
 
     def _attribute(self, node: Node) -> Labels:
-        name = self.tied.get(str(node.target))
+        name = self.result.tied.get(str(node.target))
         tensor = operator.attrgetter(str(node.target))(self.graph)
         if name is None or not tensor.is_floating_point():
             self.constants[node] = tensor

@@ -35,7 +35,7 @@ class Theorem1:
     batch_size: int = 32
     lr: float = 0.1
     decay: bool = False
-    """Divide the step by 1 + t / 1000, which lets the noise die out."""
+    """After 10,000 steps, divide the step by 1 + t / 500, which lets the noise die out."""
     seed: int = 0
     log_every: int = 100
 
@@ -97,7 +97,7 @@ def steps(setting: Theorem1) -> Iterator[tuple[int, list[float]]]:
     for step in range(1, setting.steps + 1):
         x = unit_ball(setting.batch_size, setting.size, points)
         if setting.decay:
-            optimizer.full.param_groups[0]["lr"] = setting.lr / (1 + step / 1000)
+            optimizer.full.param_groups[0]["lr"] = setting.lr / (1 + max(0, step - 10_000) / 500)
         train_step(model, optimizer, objective, (x, x @ matrix.T), (model.space.sample(widths), model.space.largest))
         if step % setting.log_every == 0 or step == setting.steps:
             yield step, distances(model, matrix)
