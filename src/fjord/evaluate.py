@@ -50,6 +50,6 @@ def evaluate(model: ElasticModel, batches: Batches, widths: Iterable[WidthLike] 
     batches = list(batches)
     try:
         model.eval()
-        return {width: score(model.at(width), batches) for width in chosen}
+        return {width: score(model.view(width).net, batches) for width in chosen}
     finally:
         model.train(mode)

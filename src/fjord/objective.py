@@ -48,7 +48,7 @@ def self_distillation(distill_weight: float = 1.0, temperature: float = 1.0) -> 
     """
     if not 0 <= distill_weight <= 1:
         raise ValueError(f"distill_weight={distill_weight} must lie between 0 and 1")
-    if temperature <= 0:
+    if not temperature > 0:
         raise ValueError(f"temperature={temperature} must be above 0")
 
     def objective(logits_at: LogitsAt, target: Tensor, width: Width, widest: Width) -> Tensor:

@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fjord.elastic.model import ElasticModel, Part, View, within
-from fjord.elastic.plan import leading, put, take
+from fjord.elastic.model import ElasticModel, within
+from fjord.elastic.plan import Indices, leading, put, take, window
+from fjord.elastic.view import Part, View
+from fjord.width import Widths
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -26,6 +28,7 @@ class SlicedOptimizer:
             raise ValueError("the optimizer must hold all parameters in one group")
         self._start_memory()
         self._slices: dict[int, tuple[View, torch.optim.Optimizer]] = {}
+        self._lent: dict[int, dict[str, Tensor | None]] = {}
 
     def _start_memory(self) -> None:
         """Give every weight its full-size optimizer state now: the first steps may reach only a part of it."""
@@ -33,11 +36,15 @@ class SlicedOptimizer:
         trial = self.make(scratch.values())
         for parameter in scratch.values():
             parameter.grad = torch.zeros_like(parameter)
-        trial.step()
+        try:
+            trial.step()
+        except TypeError as error:
+            raise ValueError(f"{type(trial).__name__} needs a closure, which a step on slices does not have") from error
         for key, parameter in scratch.items():
             state = dict(trial.state[parameter])
-            if "step" in state:
-                state["step"] = state["step"] * 0
+            for counter, start in (("step", 0), ("mu_product", 1)):  # as before the trial step
+                if counter in state:
+                    state[counter] = state[counter] * 0 + start
             odd = [k for k, v in state.items() if isinstance(v, Tensor) and v.dim() and v.shape != parameter.shape]
             if odd:
                 raise ValueError(
@@ -50,20 +57,24 @@ class SlicedOptimizer:
         for view, _ in self._slices.values():
             view.net.zero_grad(set_to_none=True)
 
-    def view(self, width: Any) -> View:
+    def view(self, width: Widths) -> View:
         """Return the shared submodel of a width, known to this optimizer from now on."""
         view = self.model.view(width)
         if id(view) not in self._slices:
-            trained = [p.tensor for p in view.parts.values() if p.key in self.params]
-            self._slices[id(view)] = (view, self.make(trained))  # type: ignore[arg-type]
+            self._slices[id(view)] = (view, self._slice(view))
         return view
+
+    def _slice(self, view: View) -> torch.optim.Optimizer:
+        """Return an optimizer of the submodel; its memory is lent to it at each step."""
+        return self.make([_moved(part) for part in view.parts.values() if part.key in self.params])
 
     def step(self) -> None:
         """Step on every submodel that has gradients; what submodels share is summed and moved once, in the widest."""
         touched = [
             (view, opt) for view, opt in self._slices.values() if any(p.grad is not None for p in view.net.parameters())
         ]
-        touched.sort(key=lambda pair: sum(p.tensor.numel() for p in pair[0].parts.values()), reverse=True)
+        if len(touched) > 1:
+            touched.sort(key=lambda pair: sum(p.tensor.numel() for p in pair[0].parts.values()), reverse=True)
         for view, _ in touched[1:]:
             _add_gradients(touched[0][0], view)
         for view, opt in touched:
@@ -71,28 +82,59 @@ class SlicedOptimizer:
         self.full._opt_called = True  # type: ignore[attr-defined]  # schedulers warn of an optimizer that never steps
 
     def _step_one(self, view: View, opt: torch.optim.Optimizer) -> None:
-        settings = {k: v for k, v in self.full.param_groups[0].items() if k != "params"}
-        opt.param_groups[0].update(settings)
-        parts = [p for p in view.parts.values() if p.key in self.params and p.tensor.grad is not None]
+        opt.param_groups[0].update({k: v for k, v in self.full.param_groups[0].items() if k != "params"})
+        if opt.param_groups[0].get("fused"):
+            opt.param_groups[0]["fused"] = False  # fused kernels on the CPU ignore strides and would write elsewhere
+        parts = [part for part in view.parts.values() if part.tensor.grad is not None]
         for part in parts:
-            memory = self.full.state[self.params[part.key]]
-            opt.state[part.tensor] = {k: _sliced(v, part) for k, v in memory.items()}
+            self._lend(part, opt)
         opt.step()
         for part in parts:
-            self._keep_memory(part, opt.state[part.tensor])
+            self._take_back(part, opt)
+        view.push_statistics()
+        if view.held:
+            view.pull()
 
-    def _keep_memory(self, part: Part, state: dict[str, Any]) -> None:
+    def _lend(self, part: Part, opt: torch.optim.Optimizer) -> None:
+        """Give the optimizer this slice's memory, and the gradient where it moves the weights."""
+        target = _moved(part)
+        if target is not part.tensor:
+            assert part.tensor.grad is not None
+            target.grad = part.tensor.grad.view(target.shape)
+        if id(target) not in self._lent:
+            memory = self.full.state[self.params[part.key]]
+            self._lent[id(target)] = {k: _window(v, part) for k, v in memory.items() if isinstance(v, Tensor)}
+        state = opt.state[target]
+        for key, value in self.full.state[self.params[part.key]].items():
+            lent = self._lent[id(target)].get(key)
+            state[key] = lent if lent is not None else take(value, part.indices) if isinstance(value, Tensor) else value
+
+    def _take_back(self, part: Part, opt: torch.optim.Optimizer) -> None:
+        """Keep what the optimizer remembers, wherever it was not written in place."""
+        target = _moved(part)
+        if target is not part.tensor:
+            target.grad = None
+        elif part.is_copy:
+            part.push()
         memory = self.full.state[self.params[part.key]]
-        for key, value in state.items():
-            full = memory.get(key)
-            if not (isinstance(value, Tensor) and isinstance(full, Tensor)):
+        for key, value in opt.state[target].items():
+            lent = self._lent[id(target)].get(key)
+            if lent is None and isinstance(value, Tensor):
+                put(memory[key], part.indices, value)
+            elif lent is None:
                 memory[key] = value
-            elif value.untyped_storage().data_ptr() != full.untyped_storage().data_ptr():
-                put(full, part.indices if full.dim() else [], value)
+            elif value is not lent:
+                lent.copy_(value)
 
 
-def _sliced(value: Any, part: Part) -> Any:
-    return take(value, part.indices) if isinstance(value, Tensor) and value.dim() else value
+def _moved(part: Part) -> Any:
+    """Return the tensor an optimizer moves: the window on the full-size weights where there is one."""
+    return part.tensor if part.window is None else part.window
+
+
+def _window(value: Tensor, part: Part) -> Tensor | None:
+    """Return the slice of a full-size memory as a view; a counter is shared as it is: it counts steps of the tensor."""
+    return window(value, part.indices) if value.dim() else value
 
 
 def _add_gradients(wide: View, narrow: View) -> None:
@@ -107,7 +149,7 @@ def _add_gradients(wide: View, narrow: View) -> None:
         part.tensor.grad = None
 
 
-def _add(total: Tensor, indices: list[Tensor | None], grad: Tensor, name: str) -> None:
+def _add(total: Tensor, indices: Indices, grad: Tensor, name: str) -> None:
     sizes = [n if i is None else len(i) for n, i in zip(total.shape, indices, strict=True)]
     if sizes != list(grad.shape) or any(
         i is not None and int(i[-1]) >= n for i, n in zip(indices, total.shape, strict=True)

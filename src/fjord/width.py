@@ -41,6 +41,13 @@ def _fraction(value: WidthLike) -> Fraction:
     return Fraction(value)
 
 
+def _weight(width: WidthLike, weight: WidthLike) -> Fraction:
+    try:
+        return _fraction(weight)
+    except (ValueError, ZeroDivisionError, TypeError):
+        raise ValueError(f"probability {weight!r} of width {width} is not a number such as '1/4' or 3") from None
+
+
 def kept_units(width: Width, full: int, multiple: int = 1) -> int:
     """Return ceil(width * full), rounded up to a multiple but never above `full`.
 
@@ -77,7 +84,7 @@ class WidthSpace:
         """Return the space of these widths: equally likely, or with the given relative weights."""
         if not isinstance(weights, Mapping):
             weights = dict.fromkeys(weights, 1)
-        exact = sorted((parse_width(width), _fraction(weight)) for width, weight in weights.items())
+        exact = sorted((parse_width(width), _weight(width, weight)) for width, weight in weights.items())
         total = sum(weight for _, weight in exact) or Fraction(1)
         return cls(tuple(w for w, _ in exact), tuple(weight / total for _, weight in exact))
 
@@ -110,8 +117,8 @@ class WidthSpace:
 
 def uniform(k: int) -> WidthSpace:
     """Return the paper's uniform-k: P = {1/k, 2/k, ..., 1}, equally likely."""
-    if k < 1:
-        raise ValueError(f"uniform-{k}: k must be at least 1")
+    if type(k) is not int or k < 1:
+        raise ValueError(f"uniform-{k}: k must be a whole number of at least 1")
     return WidthSpace.of([Fraction(i, k) for i in range(1, k + 1)])
 
 

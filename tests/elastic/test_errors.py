@@ -103,7 +103,7 @@ def test_a_wrong_rule_is_caught_by_the_proof():
     ("options", "says"),
     [
         ({"freeze": ["nothing*"]}, r"freeze='nothing\*' names no layer of Residual; layers: stem"),
-        ({"round_to": 0}, "round_to=0 must be at least 1"),
+        ({"round_to": 0}, "round_to=0 must be a whole number of at least 1"),
         ({"norms": "none"}, "norms='none' must be 'layers', 'statistics' or 'shared'"),
     ],
 )

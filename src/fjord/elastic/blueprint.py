@@ -1,16 +1,15 @@
 """How submodels are built: from the user's modules, from the graph, or by the user's factory."""
 
-import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from fjord.elastic.graph_cut import cut_graph
-from fjord.elastic.module_cut import cut_module
+from fjord.elastic.module_cut import Attribute, cut_module
 from fjord.elastic.plan import Kept, WidthPlan
-from fjord.elastic.trace import Trace, named_tensors, tied_names
+from fjord.elastic.trace import Trace, copied, named_tensors, tied_names
 
 Factory = Callable[[Kept], nn.Module]
 """Builds the submodel that keeps these units of each family, with weights of any value."""
@@ -24,6 +23,8 @@ class Blueprint:
     route: str = "module"
     trace: Trace | None = None
     factory: Factory | None = None
+    attributes: frozenset[Attribute] = frozenset()
+    """Integers remembered by the user's classes that have to be corrected in a submodel."""
     note: str = ""
     """Why the graph is used in place of the user's modules."""
 
@@ -35,17 +36,16 @@ class Blueprint:
         if self.route == "graph":
             assert self.trace is not None
             return cut_graph(self.template, self.trace, tensors, plan, kept)
-        return cut_module(self.template, tensors, plan, kept)
+        return cut_module(self.template, tensors, plan, kept, self.attributes)
 
     def on(self, model: nn.Module) -> "Blueprint":
         """Return the same way of building around another copy of the model."""
-        return Blueprint(model, self.route, self.trace, self.factory, self.note)
+        return replace(self, template=model)
 
 
 def without_weights(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose tensors take no memory."""
-    memo = {id(t): _meta(t) for t in named_tensors(model).values()}
-    return copy.deepcopy(model, memo)
+    return copied(model, {name: _meta(t) for name, t in named_tensors(model).items()})
 
 
 def _meta(tensor: Tensor) -> Tensor:

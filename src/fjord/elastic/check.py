@@ -1,78 +1,69 @@
 """The plan proves itself: on a copy with random weights, on the example inputs.
 
-In double precision; large models in single precision first, and in double before they are refused.
-
 1. Permuting the units inside every family leaves the output unchanged.
-2. A cut submodel equals the full model with the dropped units masked, where operations that
-   average over units count the kept ones only.
+2. A cut submodel equals the full model with the dropped units masked (see `masked`), and runs in training.
 """
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import OpOverload
 from torch.func import functional_call
-from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from fjord.elastic.blueprint import Blueprint
 from fjord.elastic.errors import ADVICE, ElasticityError
-from fjord.elastic.graph_cut import KeptUnits
-from fjord.elastic.labels import Labels, along
-from fjord.elastic.plan import Axis, Kept, WidthPlan, own, take
-from fjord.elastic.rules.elementwise import reduced_dims
-from fjord.elastic.trace import Trace, fresh_copy, named_tensors
+from fjord.elastic.masked import Masked, cast, masked_tensors
+from fjord.elastic.plan import Axis, WidthPlan, own, take
+from fjord.elastic.probe import resized
+from fjord.elastic.trace import Trace, copied, fresh_copy, named_tensors
 from fjord.seeding import derive
 from fjord.width import Width
 
 A = torch.ops.aten
+FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError, KeyError)
+"""What a forward raises when a size or a precision does not fit."""
 
 
 def randomised(model: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module:
     """Return a copy in this precision, in evaluation mode, whose weights make every slice matter."""
-    twin = copy.deepcopy(model).to(dtype).eval()
+    tensors = named_tensors(model)
+    twin = copied(model, {name: own(t, t) for name, t in tensors.items()}).to(dtype).eval()
     generator = torch.Generator().manual_seed(derive(seed, "proof"))
     with torch.no_grad():
-        for name, tensor in named_tensors(twin).items():
+        for tensor in named_tensors(twin).values():
             if tensor.is_floating_point():
-                _randomise(name, tensor, generator)
+                _randomise(tensor, generator)
     return twin
 
 
-def _randomise(name: str, tensor: Tensor, generator: torch.Generator) -> None:
+def _randomise(tensor: Tensor, generator: torch.Generator) -> None:
     """Draw vectors anew (biases, norms, scales start at 0, 1 or 1e-6) and matrices that start out constant."""
     if tensor.dim() > 1 and float(tensor[0].std()) > 1e-6:
         return
     noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
-    if name.endswith("running_var"):
-        tensor.copy_(noise.abs() + 0.5)
-    elif tensor.dim() <= 1:
-        tensor.copy_(0.3 * noise + name.endswith("weight"))
+    if not isinstance(tensor, nn.Parameter) and bool((tensor >= 0).all()):
+        tensor.copy_(noise.abs() + 0.5)  # a variance must stay one
     else:
-        tensor.copy_(0.1 * noise)
+        tensor.copy_(0.3 * noise + 1 if bool((tensor == 1).all()) else (0.3 if tensor.dim() <= 1 else 0.1) * noise)
 
 
 @contextlib.contextmanager
 def precision(dtype: torch.dtype) -> Iterator[None]:
-    """Make tensors created inside `forward` of this precision as well, and keep attention on its plain path."""
+    """Compute in this precision, draw the same noise each time, and keep attention on its plain path."""
     before, fast = torch.get_default_dtype(), torch.backends.mha.get_fastpath_enabled()
     torch.set_default_dtype(dtype)
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
             yield
     finally:
         torch.set_default_dtype(before)
         torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def cast(inputs: Any, dtype: torch.dtype) -> Any:
-    """Return inputs with every floating tensor in this precision."""
-    return pytree.tree_map(lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, inputs)
 
 
 def distance(a: Any, b: Any) -> float:
@@ -102,139 +93,6 @@ def permuted(model: nn.Module, plan: WidthPlan, seed: int = 0) -> dict[str, Tens
     return tensors
 
 
-def masked_tensors(model: nn.Module, plan: WidthPlan, kept: Kept) -> dict[str, Tensor]:
-    """Return full-size tensors with every dropped unit set to zero."""
-    indices, result = plan.kept_indices(kept), {}
-    for name, tensor in named_tensors(model).items():
-        masked = tensor.detach()
-        for dim, index in enumerate(indices[name]):
-            if index is not None:
-                mask = torch.zeros(tensor.shape[dim], dtype=tensor.dtype, device=tensor.device)
-                mask[index] = 1
-                masked = masked * along(mask, dim, tensor.dim())
-        result[name] = masked
-    return result
-
-
-class Masked(Interpreter):
-    """Runs the full graph on masked tensors; averages over units count the kept ones only."""
-
-    def __init__(self, trace: Trace, plan: WidthPlan, kept: Kept, tensors: dict[str, Tensor]) -> None:
-        super().__init__(trace.graphs[False])
-        self.values, self.units, self.tensors = trace.values[False], KeptUnits(trace, plan, kept), tensors
-        self.tied, self.dtype = trace.tied, torch.get_default_dtype()
-
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Read a masked tensor in place of the full one."""
-        if target in self.tied:
-            return self.tensors[self.tied[target]]
-        value = super().get_attr(target, args, kwargs)
-        return cast(value, self.dtype)
-
-    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Skip the guards torch.export leaves in the graph."""
-
-    def run_node(self, n: Node) -> Any:
-        """Run one operation, on the kept units alone where it averages over them."""
-        if n.op != "call_function":
-            return super().run_node(n)
-        if n.target is A._assert_tensor_metadata.default:  # it would insist on the traced precision
-            return None
-        args, kwargs = self.fetch_args_kwargs_from_env(n)
-        if kwargs.get("dtype") == torch.float32:
-            kwargs = {**kwargs, "dtype": self.dtype}
-        gather = AVERAGES.get(getattr(n.target, "overloadpacket", None))
-        x = self.values.get(n.args[0]) if gather and isinstance(n.args[0], Node) else None
-        if gather is not None and isinstance(x, Labels):
-            return gather(self, n, x, list(args), kwargs)
-        return self.call_function(n.target, args, kwargs)
-
-    def kept(self, x: Labels, dims: Any) -> dict[int, Tensor]:
-        """Return the kept indices along those axes that lose units."""
-        masks = {dim: self.units.mask(x, dim) for dim in dims}
-        return {dim: mask.nonzero()[:, 0] for dim, mask in masks.items() if not mask.all()}
-
-
-def _pick(tensor: Tensor | None, kept: dict[int, Tensor]) -> Any:
-    if tensor is not None:
-        for dim, index in kept.items():
-            tensor = tensor.index_select(dim, index)
-    return tensor
-
-
-def _spread(result: Tensor, like: Tensor, kept: dict[int, Tensor]) -> Tensor:
-    """Put the kept positions back into a full-size value of zeros."""
-    for dim, index in kept.items():
-        shape = [like.shape[d] if d == dim else n for d, n in enumerate(result.shape)]
-        result = result.new_zeros(shape).index_copy_(dim, index, result)
-    return result
-
-
-def _reduce(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    def get(position: int, name: str) -> Any:
-        return args[position] if len(args) > position else kwargs.get(name)
-
-    if len(args) > 1 and isinstance(args[1], Tensor):  # max(a, b) is element by element
-        return run.call_function(node.target, tuple(args), kwargs)
-    assert isinstance(node.target, OpOverload)
-    args[0] = _pick(args[0], run.kept(x, reduced_dims(node.target.overloadpacket, get, x.rank)))
-    return run.call_function(node.target, tuple(args), kwargs)
-
-
-def _layer_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    first = x.rank - len(args[1])
-    kept = run.kept(x, range(first, x.rank))
-    inner = {dim - first: index for dim, index in kept.items()}
-    picked = _pick(args[0], kept)
-    new = [picked, list(picked.shape[first:]), *(_pick(a, inner) for a in args[2:4]), *args[4:]]
-    result = run.call_function(node.target, tuple(new), kwargs)
-    if isinstance(result, Tensor):
-        return _spread(result, args[0], kept)
-    return (_spread(result[0], args[0], kept), *result[1:])
-
-
-def _group_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    kept = run.kept(x, [1])
-    if args[6] > 1 or not kept:  # whole groups are dropped: the others do not notice
-        return run.call_function(node.target, tuple(args), kwargs)
-    affine = {0: kept[1]}
-    new = [_pick(args[0], kept), _pick(args[1], affine), _pick(args[2], affine), args[3], len(kept[1]), *args[5:]]
-    result = run.call_function(node.target, tuple(new), kwargs)
-    return (_spread(result[0], args[0], kept), *result[1:])
-
-
-def _batch_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    kept = run.kept(x, [d for d in range(x.rank) if d != 1])
-    result = run.call_function(node.target, (_pick(args[0], kept), *args[1:]), kwargs)
-    return (_spread(result[0], args[0], kept), *result[1:])
-
-
-AVERAGES: dict[Any, Callable[[Masked, Node, Labels, list[Any], dict[str, Any]], Any]] = {
-    **dict.fromkeys(
-        (
-            A.mean,
-            A.sum,
-            A.amax,
-            A.amin,
-            A.any,
-            A.all,
-            A.var,
-            A.var_mean,
-            A.std,
-            A.max,
-            A.min,
-            A.prod,
-            A.linalg_vector_norm,
-            A.logsumexp,
-        ),
-        _reduce,
-    ),
-    **dict.fromkeys((A.native_layer_norm, A.layer_norm, A.rms_norm, A._fused_rms_norm), _layer_norm),
-    A.native_group_norm: _group_norm,
-    A._native_batch_norm_legit: _batch_norm,
-}
-
-
 class Proof:
     """The randomised model and what it answers with units masked, against which plans and cuts are judged."""
 
@@ -251,6 +109,7 @@ class Proof:
         self.tolerance = 1e-9 if dtype is torch.float64 and not _casts_down(trace) else 1e-4
         self.name = type(model).__name__
         self._masked: dict[Width, Any] = {}
+        self._answer: Any = None
 
     def again(self, trace: Trace, plan: WidthPlan) -> "Proof":
         """Return the same proof on another trace of the same model."""
@@ -261,37 +120,67 @@ class Proof:
             twin.demand_permutation()
         return twin
 
+    def answer(self) -> Any:
+        """Return what the randomised model answers."""
+        if self._answer is None:
+            with precision(self.dtype):
+                self._answer = fresh_copy(self.model)(*self.inputs)
+        return self._answer
+
+    def examples_are_independent(self) -> bool:
+        """Say whether an example is answered alike alone and in company, so that the first axis is a batch."""
+        with precision(self.dtype):
+            two = fresh_copy(self.model)(*resized(self.inputs, 2))
+        firsts = pytree.tree_map(lambda v: v[:1] if isinstance(v, Tensor) and v.dim() else v, two)
+        return distance(firsts, self.answer()) <= 1e-4
+
     def permutation_error(self) -> float:
         """Return how much the output changes when units are permuted inside their families."""
+        answer = self.answer()
         with precision(self.dtype):
-            before = fresh_copy(self.model)(*self.inputs)
-            after = functional_call(fresh_copy(self.model), permuted(self.model, self.plan), self.inputs)
-            return distance(after, before)
+            return distance(
+                functional_call(fresh_copy(self.model), permuted(self.model, self.plan), self.inputs), answer
+            )
 
     def masked(self, width: Width) -> Any:
         """Return what the full model answers with all units outside the width masked."""
         if width not in self._masked:
             kept = self.plan.ordered(width)
-            run = Masked(self.trace, self.plan, kept, masked_tensors(self.model, self.plan, kept))
-            self._masked[width] = run.run(*pytree.tree_leaves(self.inputs))
+            with precision(self.dtype):
+                run = Masked(self.trace, self.plan, kept, masked_tensors(self.model, self.plan, kept))
+                self._masked[width] = run.run(*pytree.tree_leaves(self.inputs))
         return self._masked[width]
 
     def cut_error(self, blueprint: Blueprint, width: Width) -> float:
         """Return how far a submodel lies from the masked model."""
+        masked = self.masked(width)
+        with precision(self.dtype):
+            return distance(self._built(blueprint, width).eval()(*self.inputs), masked)
+
+    def run_in_training(self, blueprint: Blueprint, width: Width, inputs: tuple[Any, ...]) -> None:
+        """Take a step with a submodel; what `forward` does in training alone may not fit the width."""
+        with precision(self.dtype), torch.enable_grad():
+            outputs = pytree.tree_leaves(self._built(blueprint, width).train()(*cast(inputs, self.dtype)))
+            sums = [out.sum() for out in outputs if isinstance(out, Tensor) and out.requires_grad]
+            if sums:
+                torch.stack(sums).sum().backward()
+
+    def _built(self, blueprint: Blueprint, width: Width) -> nn.Module:
         kept = self.plan.ordered(width)
         indices = self.plan.kept_indices(kept)
-        with precision(self.dtype):
-            tensors = {name: own(take(t, indices[name]), t) for name, t in named_tensors(self.model).items()}
-            net = blueprint.on(self.model).build(tensors, self.plan, kept).eval()
-            return distance(net(*self.inputs), self.masked(width))
+        tensors = {name: own(take(t, indices[name]), t) for name, t in named_tensors(self.model).items()}
+        return blueprint.on(self.model).build(tensors, self.plan, kept)
 
     def demand_permutation(self) -> None:
         """Raise unless the plan survives the permutation."""
-        error = self.permutation_error()
+        try:
+            error = self.permutation_error()
+        except FORWARD_ERRORS as raised:
+            raise ElasticityError(f"{self.name} does not run in {self.dtype}: {raised}. {ADVICE}") from raised
         if not error <= self.tolerance:
             raise ElasticityError(
                 f"{self.name}: permuting the units of a family changes the output by {error:.1e}, so the plan is "
-                f"wrong; this is a fault in a rule, please report the model. {ADVICE}"
+                f"wrong or the output is not repeatable. {ADVICE}"
             )
 
 

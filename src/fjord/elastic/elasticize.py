@@ -9,28 +9,27 @@ from torch import Tensor, nn
 from torch._ops import OpOverloadPacket
 
 from fjord.elastic.blueprint import Blueprint, Factory, without_weights
-from fjord.elastic.check import Proof
+from fjord.elastic.check import FORWARD_ERRORS, Proof
 from fjord.elastic.errors import ADVICE, ElasticityError
 from fjord.elastic.families import TIED, build_plan
 from fjord.elastic.model import ElasticModel, Norms
+from fjord.elastic.module_cut import attribute_meanings
 from fjord.elastic.plan import WidthPlan
 from fjord.elastic.probe import Probe, probe, resized
 from fjord.elastic.rules import Rule
 from fjord.elastic.trace import Trace, Tracer, named_tensors
-from fjord.width import WidthSpace, uniform
+from fjord.width import WidthLike, WidthSpace, uniform
 
 LARGE = 30_000_000
 """Models with more parameters are proved in single precision first: moving the weights is what takes time."""
-CUT_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError, KeyError)
-"""What a forward raises when a size does not fit."""
 
 
 def elasticize(
     model: nn.Module,
     example_inputs: Any,
     *,
-    widths: WidthSpace | None = None,
-    freeze: Iterable[str] = (),
+    widths: WidthSpace | Iterable[WidthLike] | None = None,
+    freeze: str | Iterable[str] = (),
     round_to: int = 1,
     norms: Norms = "layers",
     rules: Mapping[OpOverloadPacket, Rule] | None = None,
@@ -38,18 +37,21 @@ def elasticize(
 ) -> ElasticModel:
     """Find the unit families of a model from its own graph and return it as an elastic model.
 
-    `widths` is P with D_P (default uniform-5); `freeze` keeps layers whole by name or pattern;
-    `round_to` rounds channel counts up to a multiple; `rules` adds or replaces operator rules;
-    `factory` builds submodels itself from the kept units of each family. The model is copied.
+    `widths` is P with D_P, or a list of equally likely widths (default uniform-5); `freeze` keeps the units
+    of layers whole, by name or pattern; `round_to` rounds channel counts up to a multiple; `rules` adds or
+    replaces operator rules; `factory` builds submodels itself from the kept units of each family. The model
+    is copied.
     """
-    if round_to < 1:
-        raise ValueError(f"round_to={round_to} must be at least 1")
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch module, not {type(model).__name__}")
+    if type(round_to) is not int or round_to < 1:
+        raise ValueError(f"round_to={round_to!r} must be a whole number of at least 1")
     if norms not in ("layers", "statistics", "shared"):
         raise ValueError(f"norms={norms!r} must be 'layers', 'statistics' or 'shared'")
     patterns = (freeze,) if isinstance(freeze, str) else tuple(freeze)
-    maker = _Maker(
-        model, _as_tuple(example_inputs), widths or uniform(5), patterns, round_to, dict(rules or {}), factory
-    )
+    given = uniform(5) if widths is None else widths
+    space = given if isinstance(given, WidthSpace) else WidthSpace.of(given)
+    maker = _Maker(model, _as_tuple(example_inputs), space, patterns, round_to, dict(rules or {}), factory)
     blueprint, plan = maker.make()
     return ElasticModel.spread(blueprint.on(without_weights(model)), plan, maker.space, norms, named_tensors(model))
 
@@ -76,18 +78,23 @@ class _Maker:
     seen: Probe = field(default_factory=Probe)
 
     def make(self) -> tuple[Blueprint, WidthPlan]:
-        """Trace, plan and prove; a large model in single precision first."""
+        """Trace, plan and prove."""
         self.seen = probe(self.model, self.inputs)
+        tracer, trace, plan = self._traced()
+        large = sum(p.numel() for p in self.model.parameters()) > LARGE
+        first, second = (torch.float32, torch.float64) if large else (torch.float64, torch.float32)
+        try:
+            return self._prove(tracer, trace, plan, first)
+        except ElasticityError as error:
+            try:  # rounding, or a precision written in forward, may be to blame
+                return self._prove(tracer, trace, plan, second)
+            except ElasticityError:
+                raise error from error.__cause__
+
+    def _traced(self) -> tuple[Tracer, Trace, WidthPlan]:
         tracer = Tracer(self.model, self._examples(single=not self.seen.attends), self.seen.attends, self.rules)
         trace = tracer.trace()
-        plan = self._plan(trace)
-        large = sum(p.numel() for p in self.model.parameters()) > LARGE
-        if large:
-            try:
-                return self._prove(tracer, trace, plan, torch.float32)
-            except ElasticityError:
-                pass  # rounding may be to blame: double precision decides
-        return self._prove(tracer, trace, plan, torch.float64)
+        return tracer, trace, self._plan(trace)
 
     def _examples(self, *, single: bool) -> tuple[Any, ...]:
         if not self.seen.batched:
@@ -103,16 +110,54 @@ class _Maker:
     def _prove(self, tracer: Tracer, trace: Trace, plan: WidthPlan, dtype: torch.dtype) -> tuple[Blueprint, WidthPlan]:
         """Return the first way to cut that equals masking: the factory, or the modules, or else the graph."""
         proof = Proof(self.model, self._examples(single=True), trace, plan, dtype)
+        if self.seen.batched and not self._batch_confirmed(proof):
+            self.seen = replace(self.seen, batched=False)
+            return self._prove(*self._traced(), dtype)
         proof.demand_permutation()
         blueprint = Blueprint(self.model, "factory", factory=self.factory) if self.factory else Blueprint(self.model)
-        failure = _failure(proof, blueprint, self.space)
+        failure = self._failure(proof, blueprint)
+        if failure and not self.factory:
+            blueprint, failure = self._with_attributes(proof, failure)
         if failure and not self.factory:
             proof = self._graph_proof(tracer, proof)
             blueprint = Blueprint(self.model, "graph", proof.trace, note=failure)
-            failure = _failure(proof, blueprint, self.space)
+            failure = self._failure(proof, blueprint)
         if failure:
             raise ElasticityError(f"{proof.name} cannot be cut. {blueprint.note} {failure} {ADVICE}")
         return blueprint, proof.plan
+
+    def _batch_confirmed(self, proof: Proof) -> bool:
+        try:
+            return proof.examples_are_independent()
+        except FORWARD_ERRORS as raised:
+            raise ElasticityError(f"{proof.name} does not run in {proof.dtype}: {raised}. {ADVICE}") from raised
+
+    def _with_attributes(self, proof: Proof, failure: str) -> tuple[Blueprint, str]:
+        """Correct integers the user's classes remember, but only those without which the submodel fails."""
+        found = {key for key, meanings in attribute_meanings(self.model, proof.plan).items() if meanings}
+        blueprint = Blueprint(self.model, attributes=frozenset(found))
+        if not found or (failure := self._failure(proof, blueprint)):
+            return blueprint, failure
+        for key in sorted(found, key=str):
+            fewer = replace(blueprint, attributes=blueprint.attributes - {key})
+            if not self._failure(proof, fewer):
+                blueprint = fewer
+        return blueprint, ""
+
+    def _failure(self, proof: Proof, blueprint: Blueprint) -> str:
+        """Say why submodels fail, at the smallest width and about the middle; or nothing."""
+        widths = dict.fromkeys((self.space.widths[0], self.space.widths[len(self.space.widths) // 2]))
+        for width in widths:
+            how = f"Built by {blueprint.route} at width {width}:"
+            try:
+                error = proof.cut_error(blueprint, width)
+                if not error <= proof.tolerance:
+                    return f"{how} the output differs from the masked model by {error:.1e}."
+                if width == self.space.widths[0] and not (self.seen.modes_alike and blueprint.route == "module"):
+                    proof.run_in_training(blueprint, width, self._examples(single=False))
+            except FORWARD_ERRORS as raised:
+                return f"{how} {_first_line(raised)}."
+        return ""
 
     def _graph_proof(self, tracer: Tracer, proof: Proof) -> Proof:
         """Return a proof whose graphs can be run themselves: for any batch, and in training where that differs."""
@@ -127,23 +172,21 @@ class _Maker:
         return proof.again(trace, self._plan(trace))
 
 
+def open_trace(model: nn.Module, example_inputs: Any, rules: dict[OpOverloadPacket, Rule]) -> Trace:
+    """Trace a model so that its graphs can be run: for any batch, in both modes."""
+    inputs = _as_tuple(example_inputs)
+    seen = probe(model, inputs)
+    tracer = Tracer(model, resized(inputs, max(2, len(inputs[0]))) if seen.batched else inputs, True, rules)
+    trace = tracer.trace()
+    if not seen.modes_alike:
+        tracer.add_mode(trace, training=True)
+    return trace
+
+
 def _nothing_elastic(model: nn.Module, plan: WidthPlan) -> str:
     axes = (f for f in plan.frozen if f.reason not in ("kernel positions", TIED))
     reasons = "; ".join(dict.fromkeys(f"{f.axis[0]}[{f.axis[1]}]: {f.reason}" for f in axes))
     return f"{type(model).__name__} has no width that can be cut. Every axis is frozen: {reasons}. {ADVICE}"
-
-
-def _failure(proof: Proof, blueprint: Blueprint, space: WidthSpace) -> str:
-    """Say why submodels differ from the masked model, at the smallest width and about the middle; or nothing."""
-    for width in dict.fromkeys((space.widths[0], space.widths[len(space.widths) // 2])):
-        how = f"Built by {blueprint.route} at width {width}:"
-        try:
-            error = proof.cut_error(blueprint, width)
-        except CUT_ERRORS as raised:
-            return f"{how} {_first_line(raised)}."
-        if not error <= proof.tolerance:
-            return f"{how} the output differs from the masked model by {error:.1e}."
-    return ""
 
 
 def _first_line(error: BaseException) -> str:

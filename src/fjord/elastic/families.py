@@ -16,6 +16,7 @@ from fjord.seeding import derive
 from fjord.width import Width
 
 TIED = "tied to an axis that is frozen"
+ALONE = "no other axis holds these units, or there is only one"
 
 
 def build_plan(
@@ -63,7 +64,16 @@ def _groups(trace: Trace, units: dict[Axis, Tensor]) -> list[Tensor]:
     elastic = elastic[first[elastic].argsort()]
     _, group = torch.unique(signature[elastic], return_inverse=True)
     found = [elastic[group == g] for g in dict.fromkeys(group.tolist())]
-    return [units for units in found if len(units) > 1]
+    spread = _axes_of(units)
+    return [group for group in found if len(group) > 1 and int(spread[group[0]]) > 1]
+
+
+def _axes_of(units: dict[Axis, Tensor]) -> Tensor:
+    """Return on how many axes each unit stands: on one alone (rows of a table) it is no hidden unit."""
+    count = torch.zeros(1 + max(int(ids.max()) for ids in units.values() if len(ids)), dtype=torch.long)
+    for ids in units.values():
+        count[torch.unique(ids)] += 1
+    return count
 
 
 def _number(generator: torch.Generator) -> Tensor:
@@ -106,13 +116,13 @@ def _tie_if_ragged(trace: Trace, kept: KeptUnits, channel: Tensor) -> bool:
 def freeze_named(model: nn.Module, trace: Trace, patterns: Iterable[str]) -> None:
     """Keep the units of layers the user names whole (not their inputs); a pattern that names nothing is an error."""
     for pattern in patterns:
-        names = [name for name in trace.owners if matches(pattern, name)]
+        names = {first for name, first in trace.tied.items() if matches(pattern, name)}
         if not names:
             modules = ", ".join(name for name, _ in model.named_modules() if name)
             raise ValueError(f"freeze={pattern!r} names no layer of {type(model).__name__}; layers: {modules}")
         for name in names:
             for dim, ids in enumerate(trace.owners[name]):
-                if _produces(model, (name, dim)) or not _is_layer(model, name):
+                if _produces(model, (name, dim)):
                     trace.units.freeze(ids, f"frozen by the user ({pattern})")
 
 
@@ -121,12 +131,16 @@ def _family(model: nn.Module, group: Tensor, units: dict[Axis, Tensor]) -> Famil
     place = torch.full((int(max(ids.max() for ids in units.values() if len(ids))) + 1,), -1)
     place[group] = torch.arange(len(group))
     members = {axis: _rows(place[ids]) for axis, ids in units.items() if len(ids) and bool((place[ids] >= 0).any())}
-    first = min(members, key=lambda axis: not _produces(model, axis))
+    first = min(members, key=lambda axis: (not _produces(model, axis), not _is_layer(model, axis[0])))
     order = members[first][:, 0].argsort()
     members = {axis: rows[order] for axis, rows in members.items()}
-    layers = dict.fromkeys(name.rpartition(".")[0] or name for name, dim in members if _produces(model, (name, dim)))
+    layers = dict.fromkeys(_layer(model, name) for name, dim in members if _produces(model, (name, dim)))
     start = int(members[first][0, 0])
     return Family(f"{first[0]}[{first[1]}]" + (f"@{start}" if start else ""), members, tuple(layers))
+
+
+def _layer(model: nn.Module, name: str) -> str:
+    return name.rpartition(".")[0] if _is_layer(model, name) else name
 
 
 def _rows(places: Tensor) -> Tensor:
@@ -137,8 +151,10 @@ def _rows(places: Tensor) -> Tensor:
 
 
 def _produces(model: nn.Module, axis: Axis) -> bool:
-    """Say whether a layer's output, not its input, runs along this axis of its weight."""
+    """Say whether a layer's output, not its input, runs along this axis; a bare parameter may be either."""
     name, dim = axis
+    if not _is_layer(model, name):
+        return True
     owner = model.get_submodule(name.rpartition(".")[0])
     weighted = isinstance(owner, nn.Embedding) or (isinstance(owner, nn.modules.conv._ConvNd) and owner.transposed)
     is_vector = named_tensors(owner)[name.rpartition(".")[2]].dim() == 1
@@ -161,7 +177,11 @@ def _frozen(trace: Trace, covered: set[Axis]) -> Iterable[Frozen]:
             if (name, dim) not in covered and len(ids) > 1:
                 unused = "not used by the model" if name not in trace.used else ""
                 known = (reason_of[i] for i in ids.tolist() if i in reason_of)
-                yield Frozen((name, dim), len(ids), unused or next(known, TIED))
+                yield Frozen((name, dim), len(ids), unused or next(known, TIED if _is_frozen(trace, ids) else ALONE))
+
+
+def _is_frozen(trace: Trace, ids: Tensor) -> bool:
+    return bool((trace.units.root[ids] == FROZEN).any())
 
 
 def tie_heads(model: nn.Module, families: list[Family]) -> list[Family]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
 
 from fjord.elastic.errors import ADVICE, ElasticityError
 from fjord.elastic.labels import Labels, varying
@@ -27,8 +28,8 @@ class KeptUnits:
         for family in plan.families:
             dropped = torch.ones(family.units, dtype=torch.bool)
             dropped[kept[family.name]] = False
-            (name, dim), indices = next(iter(family.members.items()))
-            self.alive[self.root[trace.owners[name][dim][indices[dropped, 0]]]] = False
+            for (name, dim), indices in family.members.items():
+                self.alive[self.root[trace.owners[name][dim][indices[dropped]]]] = False
 
     def mask(self, value: Labels, dim: int) -> Tensor:
         """Return which indices along one axis are kept."""
@@ -46,8 +47,14 @@ class KeptUnits:
 def cut_graph(model: nn.Module, trace: Trace, tensors: Mapping[str, Tensor], plan: WidthPlan, kept: Kept) -> nn.Module:
     """Return a module that runs the cut graphs, in training and in evaluation, on the cut tensors."""
     units = KeptUnits(trace, plan, kept)
-    dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.get_default_dtype())
-    runs = {mode: _rewritten(graph, trace.values[mode], units, dtype) for mode, graph in trace.graphs.items()}
+    dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), trace.dtype)
+    for graph in trace.graphs.values():
+        if graph.meta["stops_gradients"]:
+            raise ElasticityError(
+                f"forward stops gradients with torch.no_grad, which its graph does not show. {ADVICE}"
+            )
+    casts = {trace.dtype: dtype}
+    runs = {mode: _rewritten(graph, trace.values[mode], units, casts) for mode, graph in trace.graphs.items()}
     return GraphNet(model, tensors, runs)
 
 
@@ -58,6 +65,7 @@ class GraphNet(nn.Module):
         super().__init__()
         for name, first in tied_names(model).items():
             _register(self, name, tensors[first])
+        self._shapes = [_example_shape(node) for node in next(iter(runs.values())).graph.find_nodes(op="placeholder")]
         self._runs: dict[bool, Callable[..., Any]] = {mode: type(run).forward for mode, run in runs.items()}
         for run in runs.values():
             self._adopt_constants(run)
@@ -73,7 +81,23 @@ class GraphNet(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph of the current mode; there is one for both where the modes do not differ."""
+        for value, shape in zip(pytree.tree_leaves((args, kwargs)), self._shapes, strict=False):
+            if isinstance(value, Tensor) and not _fits(value, shape):
+                raise ValueError(
+                    f"input of shape {tuple(value.shape)}: this submodel was built from the graph of the example "
+                    f"inputs, of shape {tuple(n or 'any' for n in shape)}; elasticize the model again for other sizes"
+                )
         return self._runs[self.training if self.training in self._runs else False](self, *args, **kwargs)
+
+
+def _fits(value: Tensor, shape: tuple[int, ...]) -> bool:
+    return value.dim() == len(shape) and all(m in (0, n) for n, m in zip(value.shape, shape, strict=True))
+
+
+def _example_shape(node: Node) -> tuple[int, ...]:
+    """Return the shape of an example input, 0 where any size will do."""
+    value = node.meta.get("val")
+    return tuple(0 if isinstance(n, torch.SymInt) else n for n in value.shape) if isinstance(value, Tensor) else ()
 
 
 def _register(root: nn.Module, name: str, value: Tensor, *, persistent: bool = True) -> None:
@@ -96,7 +120,9 @@ def _has(module: nn.Module, name: str) -> bool:
     return True
 
 
-def _rewritten(graph: GraphModule, values: dict[Node, Any], units: KeptUnits, dtype: torch.dtype) -> GraphModule:
+def _rewritten(
+    graph: GraphModule, values: dict[Node, Any], units: KeptUnits, casts: dict[torch.dtype, torch.dtype]
+) -> GraphModule:
     """Return the graph with every width-carrying literal replaced, as code without weights."""
     new = torch.fx.Graph()
     copies: dict[Node, Node] = {}
@@ -109,11 +135,22 @@ def _rewritten(graph: GraphModule, values: dict[Node, Any], units: KeptUnits, dt
             rewrite = REWRITES.get(getattr(node.target, "overloadpacket", None))
             if rewrite is not None:
                 twin.args = tuple(rewrite(node, list(twin.args), values, units))
-                if node.target is A.as_strided.default and len(twin.args) == 2:
-                    twin.target = A.reshape.default
-            if twin.kwargs.get("dtype") in (torch.float32, torch.float64) and dtype.is_floating_point:
-                twin.kwargs = {**twin.kwargs, "dtype": dtype}
+                if len(twin.args) == 2 and node.target in (A.as_strided.default, A.view.default):
+                    twin.target = A.reshape.default  # a smaller value may have other strides
+            if node.target is A._native_batch_norm_legit_functional.default:
+                _keep_statistics(new, twin)
+            dtype = twin.kwargs.get("dtype")
+            if isinstance(dtype, torch.dtype):  # only the model's own precision follows that of its weights
+                twin.kwargs = {**twin.kwargs, "dtype": casts.get(dtype, dtype)}
     return GraphModule(graph, new)
+
+
+def _keep_statistics(graph: torch.fx.Graph, norm: Node) -> None:
+    """Normalise with a copy of the running statistics: the graph overwrites them before the backward pass."""
+    args = list(norm.args)
+    with graph.inserting_before(norm):
+        args[3:5] = [graph.call_function(A.clone.default, (statistic,)) for statistic in args[3:5]]
+    norm.args = tuple(args)
 
 
 Rewrite = Callable[[Node, list[Any], dict[Node, Any], KeptUnits], list[Any]]
@@ -222,7 +259,7 @@ def _repeat(node: Node, args: list[Any], values: dict[Node, Any], units: KeptUni
 def _strided(node: Node, args: list[Any], values: dict[Node, Any], units: KeptUnits) -> list[Any]:
     """Raw strides appear where a layout is restored without moving elements: a reshape says the same."""
     lossless = units.size(values[node.args[0]]) == list(values[node.args[0]].shape)  # type: ignore[index]
-    return args if lossless else [args[0], units.size(values[node])]
+    return args if lossless else _sizes(1)(node, args[:2], values, units)
 
 
 REWRITES: dict[Any, Rewrite] = {

@@ -2,39 +2,19 @@
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
 from fjord.elastic.blueprint import Blueprint
-from fjord.elastic.plan import Kept, WidthPlan, leading, own, put, take
+from fjord.elastic.plan import Indices, Kept, WidthPlan, leading, own, take
+from fjord.elastic.view import Part, View
 from fjord.width import Width, Widths, WidthSpace
 
 Norms = Literal["layers", "statistics", "shared"]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-Indices = list[Tensor | None]
-
-
-@dataclass
-class Part:
-    """One tensor of a submodel, where it lies in the full-size one, and whether it had to be copied."""
-
-    key: str
-    tensor: Tensor
-    indices: Indices
-    packed: bool
-    version: int = 0
-
-
-@dataclass
-class View:
-    """A submodel that shares storage with the elastic model, tensor by tensor."""
-
-    net: nn.Module
-    parts: dict[str, Part]
 
 
 class ElasticModel:
@@ -50,7 +30,7 @@ class ElasticModel:
     ) -> None:
         self.blueprint, self.plan, self.space, self.norms = blueprint, plan, space, norms
         self.tensors = tensors
-        self.training = True
+        self.training = blueprint.template.training
         self._views: dict[tuple[tuple[str, Width], ...], View] = {}
 
     @classmethod
@@ -72,42 +52,48 @@ class ElasticModel:
         be views: they are copied in by this call, and what was trained is copied back by the next call.
         """
         view = self.view(width)
-        return view.net.train(self.training)
+        if not view.held:
+            view.held = True
+            view.pull()
+        return view.net
 
     def view(self, width: Widths) -> View:
-        """Return the shared submodel of this width with its parts."""
+        """Return the shared submodel of this width with its parts, up to date."""
         self.sync()
         widths = self.plan.widths(width)
         view = self._views.get(key := tuple(sorted(widths.items())))
         if view is None:
             view = self._views[key] = self._new_view(widths)
-        for part in view.parts.values():
-            if part.packed:
-                with torch.no_grad():
-                    part.tensor.copy_(take(self.tensors[part.key], part.indices))
-                part.version = part.tensor._version
+        view.pull()
         return view
 
     def _new_view(self, widths: dict[str, Width]) -> View:
         kept = self.plan.ordered(widths)
-        parts = {}
-        for name, (key, indices) in self._sources(widths, kept).items():
-            source = self.tensors[key]
-            cut = take(source.detach(), indices)
-            tensor = nn.Parameter(cut, source.requires_grad) if isinstance(source, nn.Parameter) else cut
-            packed = any(i is not None and not leading(i) for i in indices)
-            parts[name] = Part(key, tensor, indices, packed)
+        sources = self._sources(widths, kept)
+        parts = {name: Part.of(key, self.tensors[key], indices) for name, (key, indices) in sources.items()}
         net = self.blueprint.build({name: part.tensor for name, part in parts.items()}, self.plan, kept)
-        return View(net, parts)
+        return View(net.train(self.training), parts)
 
     def sync(self) -> None:
-        """Write back what was trained in copied weights (see `at`)."""
+        """Write back what the user trained in copied weights (see `at`)."""
+        written: set[str] = set()
         for view in self._views.values():
-            for part in view.parts.values():
-                if part.packed and part.tensor._version != part.version:
-                    with torch.no_grad():
-                        put(self.tensors[part.key], part.indices, part.tensor)
-                    part.version = part.tensor._version
+            for part in view.copies if view.held else ():
+                if part.changed:
+                    if part.key in written:
+                        raise ValueError(
+                            f"{part.key} was changed in two submodels at once, and one change would be lost: "
+                            "call at() before each step, or step both with a SlicedOptimizer"
+                        )
+                    part.push()
+                    written.add(part.key)
+        for view in self._views.values() if written else ():
+            view.pull()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy without the submodels: they are views of this model's storage."""
+        self.sync()
+        return {**self.__dict__, "_views": {}}
 
     def cut(self, width: Widths, kept: Kept | None = None) -> nn.Module:
         """Return the submodel of this width as a plain module that owns its weights.
@@ -158,9 +144,12 @@ class ElasticModel:
         with torch.no_grad():
             for key, tensor in self.tensors.items():
                 tensor.copy_(state[key])
+        for view in self._views.values():
+            view.pull()
 
     def to(self, device: torch.device | str) -> Self:
         """Move all weights to a device."""
+        device = torch.device(device)
         self.sync()
         self.tensors = {k: own(t.to(device), t) for k, t in self.tensors.items()}
         self._views.clear()

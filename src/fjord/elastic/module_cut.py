@@ -1,10 +1,9 @@
 """Build a submodel from the user's own modules: a copy of the model around the cut tensors.
 
-The sizes that `torch.nn` layers remember are corrected; so are integer attributes of user modules
-that a tensor's size explains in every instance of the class.
+The sizes that `torch.nn` layers remember are corrected; so are integer attributes of user modules that a
+tensor's size explains in every instance of the class, where the submodel does not work without.
 """
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,19 +11,23 @@ from torch import Tensor, nn
 
 from fjord.elastic.errors import ElasticityError
 from fjord.elastic.plan import Kept, WidthPlan
-from fjord.elastic.trace import named_tensors
+from fjord.elastic.trace import copied
 
 Shapes = dict[str, tuple[int, ...]]
+Attribute = tuple[type, str]
+"""A class of the user's and the name of an integer its instances remember."""
 Meaning = tuple[str, str, int]
 """What an integer attribute stands for: "size" or "units", a tensor below the module, an axis."""
 GATES = {"LSTM": 4, "GRU": 3}
 
 
-def cut_module(template: nn.Module, tensors: Mapping[str, Tensor], plan: WidthPlan, kept: Kept) -> nn.Module:
+def cut_module(
+    template: nn.Module, tensors: Mapping[str, Tensor], plan: WidthPlan, kept: Kept, attributes: frozenset[Attribute]
+) -> nn.Module:
     """Return a copy of the template that holds the cut tensors; tied tensors stay tied."""
-    memo: dict[int, Any] = {id(old): tensors[name] for name, old in named_tensors(template).items()}
-    net = copy.deepcopy(template, memo)
-    sizes = _Sizes(plan, kept, attribute_meanings(template, plan))
+    net = copied(template, tensors)
+    meanings = attribute_meanings(template, plan) if attributes else {}
+    sizes = _Sizes(plan, kept, {key: meaning for key, meaning in meanings.items() if key in attributes})
     for (name, module), full in zip(net.named_modules(), template.modules(), strict=True):
         _resize(module, full)
         if not _of_torch(module):
@@ -85,6 +88,11 @@ def _resize_recurrent(module: Any, new: Shapes) -> None:
     module.hidden_size = new["weight_ih_l0"][0] // gates
     if module.proj_size:
         module.proj_size = new["weight_hr_l0"][0]
+        if module.proj_size >= module.hidden_size:
+            raise ElasticityError(
+                f"nn.LSTM needs proj_size below hidden_size, but this width gives {module.proj_size} and "
+                f"{module.hidden_size}: leave such a small width out, or freeze the layer"
+            )
 
 
 def _resize_attention(module: nn.MultiheadAttention) -> None:
@@ -102,13 +110,13 @@ def _resize_attention(module: nn.MultiheadAttention) -> None:
         module.kdim, module.vdim = module.k_proj_weight.shape[1], module.v_proj_weight.shape[1]
 
 
-def attribute_meanings(model: nn.Module, plan: WidthPlan) -> dict[tuple[type, str], set[Meaning]]:
+def attribute_meanings(model: nn.Module, plan: WidthPlan) -> dict[Attribute, set[Meaning]]:
     """Explain integer attributes of user modules by sizes below them.
 
     An explanation must hold in every instance of the class: a coincidence in one (as many heads as
     partitions) is ruled out by the others.
     """
-    found: dict[tuple[type, str], set[Meaning]] = {}
+    found: dict[Attribute, set[Meaning]] = {}
     for name, module in model.named_modules():
         if _of_torch(module):
             continue
@@ -137,7 +145,7 @@ def _sizes_below(name: str, plan: WidthPlan) -> dict[int, set[Meaning]]:
 class _Sizes:
     """Looks up what an explained attribute becomes in one cut."""
 
-    def __init__(self, plan: WidthPlan, kept: Kept, meanings: dict[tuple[type, str], set[Meaning]]) -> None:
+    def __init__(self, plan: WidthPlan, kept: Kept, meanings: dict[Attribute, set[Meaning]]) -> None:
         self.plan, self.kept, self.meanings, self.shapes = plan, kept, meanings, plan.cut_shapes(kept)
 
     def new_values(self, kind: type, key: str, prefix: str) -> set[int]:

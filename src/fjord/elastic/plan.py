@@ -14,6 +14,8 @@ from fjord.width import Width, Widths, kept_units, parse_width
 
 Axis = tuple[str, int]
 """A tensor's name and one of its dimensions."""
+Indices = list[Tensor | None]
+"""The kept indices along each axis of a tensor; None keeps all."""
 Kept = dict[str, Tensor]
 """The kept units of each family, by its name, in rising order."""
 
@@ -81,7 +83,7 @@ class WidthPlan:
         """
         if not isinstance(width, Mapping):
             width = {"*": width}
-        if "" in width:  # already one width per family
+        if set(width) == {"", *(family.name for family in self.families)}:  # already one width per family
             return {name: parse_width(value) for name, value in width.items()}
         rest = parse_width(width.get("*", 1))
         chosen = {"": rest} | {family.name: rest for family in self.families}
@@ -118,9 +120,9 @@ class WidthPlan:
             for f in self.families
         }
 
-    def kept_indices(self, kept: Kept) -> dict[str, list[Tensor | None]]:
+    def kept_indices(self, kept: Kept) -> dict[str, Indices]:
         """Return, for each tensor, the kept indices along each axis, or None where all are kept."""
-        result: dict[str, list[Tensor | None]] = {name: [None] * len(shape) for name, shape in self.shapes.items()}
+        result: dict[str, Indices] = {name: [None] * len(shape) for name, shape in self.shapes.items()}
         masks: dict[Axis, Tensor] = {}
         for family in self.families:
             dropped = torch.ones(family.units, dtype=torch.bool)
@@ -185,7 +187,7 @@ def matches(pattern: str, name: str) -> bool:
     return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
 
 
-def take(tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
+def take(tensor: Tensor, indices: Indices) -> Tensor:
     """Cut a tensor along each axis: a view where a leading slice is kept, else a copy."""
     for dim, index in enumerate(indices):
         if index is not None:
@@ -203,12 +205,39 @@ def own(cut: Tensor, source: Tensor) -> Tensor:
     return nn.Parameter(copied, source.requires_grad) if isinstance(source, nn.Parameter) else copied
 
 
+def window(tensor: Tensor, indices: Indices) -> Tensor | None:
+    """Return a view of the kept elements in their order, where strides can say it: runs of equal length and distance.
+
+    An axis of several runs (the gates of an LSTM) takes two axes of the view.
+    """
+    sizes: list[int] = []
+    strides: list[int] = []
+    offset = tensor.storage_offset()
+    for size, stride, index in zip(tensor.shape, tensor.stride(), indices, strict=True):
+        if index is None:
+            sizes, strides = [*sizes, size], [*strides, stride]
+            continue
+        ends = (index.diff() != 1).nonzero()[:, 0] + 1
+        length = int(ends[0]) if len(ends) else len(index)
+        step = int(index[length] - index[0]) if len(ends) else 0
+        runs = len(ends) + 1
+        steps = index[0] + step * torch.arange(runs)[:, None] + torch.arange(length)
+        if not torch.equal(steps.reshape(-1), index):
+            return None
+        sizes, strides = (
+            [*sizes, *([runs] if step else []), length],
+            [*strides, *([step * stride] if step else []), stride],
+        )
+        offset += int(index[0]) * stride
+    return tensor.as_strided(sizes, strides, offset)
+
+
 def leading(index: Tensor) -> bool:
     """Say whether rising indices are 0, 1, 2, ... without a gap."""
     return int(index[-1]) == len(index) - 1
 
 
-def put(tensor: Tensor, indices: list[Tensor | None], value: Tensor) -> None:
+def put(tensor: Tensor, indices: Indices, value: Tensor) -> None:
     """Write a cut tensor back in its place."""
     whole = [torch.arange(n) if i is None else i for n, i in zip(tensor.shape, indices, strict=True)]
     tensor[torch.meshgrid(*whole, indexing="ij") if whole else ...] = value

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fjord.elastic.blueprint import without_weights
 
-Log = list[tuple[str, tuple[int, ...]]]
+Log = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Probe:
     """What was seen; all false where the model cannot run on shapes alone."""
 
     batched: bool = False
-    """The first axis of every input is one of independent examples."""
+    """The first axis of every input seems to be one of examples; whether they are independent is for the proof."""
     modes_alike: bool = False
     """The same operations run in training and in evaluation."""
     attends: bool = False
@@ -32,20 +32,21 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        self.log.append((str(func), tuple(result.shape) if isinstance(result, Tensor) else ()))
+        plain = pytree.tree_map(lambda v: tuple(v.shape) if isinstance(v, Tensor) else v, (args, kwargs))
+        self.log.append((str(func), repr(plain)))
         return result
 
 
 def probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
     """Run the model on the meta device, in both modes and with one or two examples."""
-    twin = without_weights(model)
     try:
+        twin = without_weights(model)
         one, first = _run(twin.eval(), resized(inputs, 1))
         two, second = _run(twin.eval(), resized(inputs, 2))
         trained, _ = _run(twin.train(), resized(inputs, 2))
     except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError, NotImplementedError):
         return Probe()
-    batched = _first_sizes(first) == {1} and _first_sizes(second) == {2} and len(one) == len(two)
+    batched = _first_sizes(first) == {1} and _first_sizes(second) == {2}
     return Probe(batched, two == trained, any("softmax" in name or "scaled_dot" in name for name, _ in one))
 
 

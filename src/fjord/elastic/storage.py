@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -13,11 +13,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch._ops import OpOverloadPacket
 
-from fjord.elastic.blueprint import Blueprint, without_weights
-from fjord.elastic.elasticize import elasticize
+from fjord.elastic.blueprint import Blueprint, Factory, without_weights
+from fjord.elastic.elasticize import open_trace
 from fjord.elastic.model import ElasticModel, Norms, locate, norm_tensors
+from fjord.elastic.module_cut import attribute_meanings
 from fjord.elastic.plan import WidthPlan
+from fjord.elastic.rules import Rule
 from fjord.elastic.trace import named_tensors
 from fjord.width import Widths, WidthSpace
 
@@ -34,6 +37,7 @@ class Info:
     norms: Norms
     per_width: frozenset[str]
     route: str
+    attributes: frozenset[str]
 
 
 def save(model: ElasticModel, path: str | Path) -> None:
@@ -46,6 +50,7 @@ def save(model: ElasticModel, path: str | Path) -> None:
         "norms": model.norms,
         "per_width": sorted(norm_tensors(model.blueprint.template, model.norms)),
         "route": model.blueprint.route,
+        "attributes": sorted(f"{kind.__qualname__}.{key}" for kind, key in model.blueprint.attributes),
     }
     write(path, model.state_dict(), {"fjord": json.dumps(info)})
 
@@ -80,12 +85,16 @@ def read_info(path: str | Path) -> Info:
         text = (file.metadata() or {}).get("fjord")
     if text is None:
         raise ValueError(f"{path}: holds tensors but no width plan; was it written by save()?")
-    data = json.loads(text)
-    if data["format"] != FORMAT:
-        raise ValueError(f"{path}: written in format {data['format']}, this version reads format {FORMAT}")
-    space = WidthSpace.of({w: Fraction(p) for w, p in data["widths"].items()})
-    plan = WidthPlan.from_json(data["plan"])
-    return Info(data["model"], plan, space, data["norms"], frozenset(data["per_width"]), data["route"])
+    try:
+        data = json.loads(text)
+        if data["format"] != FORMAT:
+            raise ValueError(f"{path}: written in format {data['format']}, this version reads format {FORMAT}")
+        space = WidthSpace.of({w: Fraction(p) for w, p in data["widths"].items()})
+        plan = WidthPlan.from_json(data["plan"])
+        names = frozenset(data["per_width"]), data["route"], frozenset(data["attributes"])
+        return Info(data["model"], plan, space, data["norms"], *names)
+    except (json.JSONDecodeError, KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"{path}: its width plan cannot be read ({type(error).__name__}: {error})") from error
 
 
 def read_cut(path: str | Path, width: Widths) -> dict[str, Tensor]:
@@ -94,7 +103,23 @@ def read_cut(path: str | Path, width: Widths) -> dict[str, Tensor]:
     widths = info.plan.widths(width)
     sources = locate(info.plan, info.space, set(info.per_width), widths, info.plan.ordered(widths))
     with _open(path) as file:
+        _check_tensors(path, file, info)
         return {name: _read_slice(file.get_slice(key), indices) for name, (key, indices) in sources.items()}
+
+
+def _check_tensors(path: str | Path, file: Any, info: Info) -> None:
+    """Refuse a file whose tensors are not those of its plan."""
+    expected = {name: shape for name, shape in info.plan.shapes.items() if name not in info.per_width}
+    for width in info.space.widths if info.per_width else ():
+        shapes = info.plan.cut_shapes(info.plan.ordered(width))
+        expected |= {f"{name}@{width}": shapes[name] for name in info.per_width}
+    names = set(file.keys())
+    if names != expected.keys():
+        raise ValueError(f"{path}: tensors missing or unknown: {', '.join(sorted(names ^ expected.keys()))}")
+    for name, shape in expected.items():
+        found = tuple(file.get_slice(name).get_shape())
+        if found != shape:
+            raise ValueError(f"{path}: {name} has shape {found}, its plan says {shape}")
 
 
 def _read_slice(source: Any, indices: list[Tensor | None]) -> Tensor:
@@ -129,38 +154,59 @@ def load(
     path: str | Path,
     build: nn.Module | Callable[[], nn.Module],
     example_inputs: Any = None,
+    *,
     width: Widths | None = None,
+    rules: Mapping[OpOverloadPacket, Rule] | None = None,
+    factory: Factory | None = None,
 ) -> Any:
     """Read a file back: the whole elastic model, or with `width` only that submodel as a plain module.
 
     `build` is the model the file was made from, or a function that makes it (its weights do not matter).
-    Models whose submodels are built from the graph are traced again and need `example_inputs`.
+    Models whose submodels are built from the graph are traced again: give `example_inputs`, and `rules` if
+    there were any. Models cut by a factory need it again.
     """
     info = read_info(path)
-    blueprint = _blueprint(path, info, build, example_inputs)
+    model = build if isinstance(build, nn.Module) else build()
+    blueprint = _blueprint(path, info, model, _Remade(example_inputs, dict(rules or {}), factory))
     if width is None:
         with _open(path) as file:
+            _check_tensors(path, file, info)
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-        return ElasticModel(blueprint, info.plan, info.space, info.norms, _as_kinds(tensors, blueprint.template))
-    tensors = _as_kinds(read_cut(path, width), blueprint.template)
-    return blueprint.build(tensors, info.plan, info.plan.ordered(width))
+        return ElasticModel(blueprint, info.plan, info.space, info.norms, _as_kinds(tensors, model))
+    tensors = _as_kinds(read_cut(path, width), model)
+    return blueprint.build(tensors, info.plan, info.plan.ordered(width)).train(model.training)
 
 
-def _blueprint(
-    path: str | Path, info: Info, build: nn.Module | Callable[[], nn.Module], example_inputs: Any
-) -> Blueprint:
-    model = build if isinstance(build, nn.Module) else build()
+@dataclass(frozen=True)
+class _Remade:
+    """What a file does not hold of the way submodels are built."""
+
+    example_inputs: Any
+    rules: dict[OpOverloadPacket, Rule]
+    factory: Factory | None
+
+
+def _blueprint(path: str | Path, info: Info, model: nn.Module, remade: _Remade) -> Blueprint:
     shapes = {name: tuple(t.shape) for name, t in named_tensors(model).items()}
     if shapes != dict(info.plan.shapes):
         wrong = sorted(set(shapes.items()) ^ set(info.plan.shapes.items()))[:4]
-        raise ValueError(
-            f"{path}: holds a {info.model} whose tensors differ from the given {type(model).__name__}: {wrong}"
-        )
-    if info.route == "module":
-        return Blueprint(without_weights(model))
-    if example_inputs is None:
-        raise ValueError(f"{path}: submodels of {info.model} are built from its graph: give load() the example_inputs")
-    return elasticize(model, example_inputs, widths=info.space, norms=info.norms).blueprint
+        kind = type(model).__name__
+        raise ValueError(f"{path}: holds a {info.model} whose tensors differ from the given {kind}: {wrong}")
+    template = without_weights(model)
+    if info.route == "factory":
+        if remade.factory is None:
+            raise ValueError(f"{path}: submodels of {info.model} are built by a factory: give it to load()")
+        return Blueprint(template, "factory", factory=remade.factory)
+    if info.route == "graph":
+        if remade.example_inputs is None:
+            raise ValueError(
+                f"{path}: submodels of {info.model} are built from its graph: give load() the example_inputs"
+            )
+        return Blueprint(template, "graph", open_trace(model, remade.example_inputs, remade.rules))
+    found = attribute_meanings(model, info.plan)
+    return Blueprint(
+        template, attributes=frozenset(k for k in found if f"{k[0].__qualname__}.{k[1]}" in info.attributes)
+    )
 
 
 def _as_kinds(tensors: dict[str, Tensor], template: nn.Module) -> dict[str, Tensor]:

@@ -21,12 +21,8 @@ from fjord.elastic.rules.elementwise import elementwise
 
 A = torch.ops.aten
 WHOLE = (
-    A.linear.default,
-    A.scaled_dot_product_attention.default,
-    A.lstm.input,
-    A.gru.input,
-    A.rnn_tanh.input,
-    A.rnn_relu.input,
+    *(A.linear.default, A.scaled_dot_product_attention.default, A.detach.default),
+    *(A.lstm.input, A.gru.input, A.rnn_tanh.input, A.rnn_relu.input),
 )
 """Operations kept in one piece: their parts would hide what they are, and cost time."""
 
@@ -43,9 +39,19 @@ def tied_names(model: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in names}
 
 
+def copied(model: nn.Module, replacements: Mapping[str, Tensor]) -> nn.Module:
+    """Return a copy of a model around other tensors; what modules cached of earlier passes is detached."""
+    memo: dict[int, Any] = {id(t): replacements[name] for name, t in named_tensors(model).items()}
+    for module in model.modules():
+        for value in pytree.tree_leaves({k: v for k, v in vars(module).items() if not k.startswith("_")}):
+            if isinstance(value, Tensor) and not value.is_leaf:
+                memo[id(value)] = value.detach()
+    return copy.deepcopy(model, memo)
+
+
 def fresh_copy(model: nn.Module) -> nn.Module:
     """Return a copy that shares all tensors: a forward may fill caches, which must not outlive it."""
-    return copy.deepcopy(model, {id(t): t for t in named_tensors(model).values()})
+    return copied(model, named_tensors(model))
 
 
 def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, open_batch: bool) -> GraphModule:
@@ -59,6 +65,7 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, open_batch: bool)
             table = torch.export.default_decompositions()
             for operation in WHOLE:
                 table.pop(operation, None)
+            stops = any("set_grad_enabled" in str(node.target) for node in program.graph.nodes)
             graph = program.run_decompositions(table).module(check_guards=False)
     except Exception as error:  # torch.export raises many kinds; all mean that there is no graph
         lines = [line for line in str(error).strip().splitlines() if line.strip()]
@@ -67,6 +74,7 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, open_batch: bool)
             f"{' '.join(lines[:3])[:600]}. A forward whose path depends on the data cannot be followed. {ADVICE}"
         ) from error
     assert isinstance(graph, GraphModule)
+    graph.meta["stops_gradients"] = stops  # torch.no_grad inside forward is lost with the decomposition
     return graph
 
 
@@ -85,6 +93,8 @@ class Trace:
     values: dict[bool, dict[Node, Any]] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     tied: dict[str, str] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+    """The precision of the traced weights."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +108,9 @@ class Tracer:
 
     def trace(self) -> Trace:
         """Follow the unit ids in evaluation and, where other tensors are used there, in training."""
-        result = Trace(tied=tied_names(self.model))
         floats = {name: t for name, t in named_tensors(self.model).items() if t.is_floating_point()}
+        dtype = next((t.dtype for t in floats.values()), torch.get_default_dtype())
+        result = Trace(tied=tied_names(self.model), dtype=dtype)
         for name, tensor in named_tensors(self.model).items():
             result.owners[name] = [result.units.fresh(n) for n in tensor.shape] if name in floats else []
         self.add_mode(result, training=False)
@@ -154,7 +165,8 @@ class _Follower:
         if name is None or not tensor.is_floating_point():
             self.constants[node] = tensor
             return Labels(tuple(tensor.shape), blank=tensor.numel() == 1)
-        self.result.used.add(name)
+        if node.users:
+            self.result.used.add(name)
         rank = tensor.dim()
         channels = [
             ids.reshape([-1 if i == d else 1 for i in range(rank)]) for d, ids in enumerate(self.result.owners[name])

@@ -73,8 +73,11 @@ def linear(call: Call) -> Result:
 def convolution(call: Call) -> Result:
     """Convolve: channels are contracted, kernel and image axes stay whole."""
     x, weight, *bias = call.labels
-    _freeze_axes(call, weight, "kernel positions")
-    _freeze_axes(call, x, f"a convolution runs along the width ({call.where})")
+    for channel in weight.channels:
+        if any(d > 1 for d in varying(channel)):
+            call.units.freeze(channel, "kernel positions")
+    for dim in range(2, x.rank):
+        freeze_along(call, x, dim, "a convolution runs along the width")
     if call.get(8, "groups", 1) == 1:
         out = _dense(call, x, weight, transposed=bool(call.get(6, "transposed", False)))
     else:
@@ -82,12 +85,6 @@ def convolution(call: Call) -> Result:
     rank = len(call.shape)
     labels = Labels(call.shape, [] if out is None else [along(out, 1, rank)])
     return call.pointwise([labels, *(as_channel(b, rank) for b in bias)], call.shape)
-
-
-def _freeze_axes(call: Call, value: Labels, reason: str) -> None:
-    for channel in value.channels:
-        if any(d > 1 for d in varying(channel)):
-            call.units.freeze(channel, reason)
 
 
 def as_channel(vector: Labels, rank: int) -> Labels:

@@ -51,22 +51,13 @@ def ordering(call: Call) -> Result:
     return call.freeze_all(f"{call.operation} turns positions into data ({call.where})")
 
 
-@rule(
-    A.mean,
-    A.sum,
-    A.amax,
-    A.amin,
-    A.any,
-    A.all,
-    A.var,
-    A.var_mean,
-    A.std,
-    A.max,
-    A.min,
-    A.prod,
-    A.linalg_vector_norm,
-    A.logsumexp,
+REDUCTIONS: tuple[Any, ...] = (
+    *(A.mean, A.sum, A.amax, A.amin, A.any, A.all, A.var, A.var_mean, A.std, A.max, A.min, A.prod),
+    *(A.linalg_vector_norm, A.logsumexp),
 )
+
+
+@rule(*REDUCTIONS)
 def reduction(call: Call) -> Result:
     """Reduce: units along a reduced axis alone vanish; units that also span another axis stay one each."""
     x, dims = call.first, _dims(call)

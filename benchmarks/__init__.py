@@ -1,0 +1,1 @@
+"""Benchmarks: ratios within one run, against what users would pick instead."""

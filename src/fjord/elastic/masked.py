@@ -1,0 +1,149 @@
+"""The full model with units masked: what a cut submodel must equal.
+
+Dropped units have zero weights; operations that average over units count the kept ones only.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.fx import Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from fjord.elastic.graph_cut import KeptUnits
+from fjord.elastic.labels import Labels, along
+from fjord.elastic.plan import Kept, WidthPlan
+from fjord.elastic.rules.elementwise import REDUCTIONS, reduced_dims
+from fjord.elastic.trace import Trace, named_tensors
+
+A = torch.ops.aten
+
+
+def cast(inputs: Any, dtype: torch.dtype) -> Any:
+    """Return inputs with every floating tensor in this precision."""
+    return pytree.tree_map(lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, inputs)
+
+
+def masked_tensors(model: nn.Module, plan: WidthPlan, kept: Kept) -> dict[str, Tensor]:
+    """Return full-size tensors with every dropped unit set to zero."""
+    indices, result = plan.kept_indices(kept), {}
+    for name, tensor in named_tensors(model).items():
+        masked = tensor.detach()
+        for dim, index in enumerate(indices[name]):
+            if index is not None:
+                mask = torch.zeros(tensor.shape[dim], dtype=tensor.dtype, device=tensor.device)
+                mask[index] = 1
+                masked = masked * along(mask, dim, tensor.dim())
+        result[name] = masked
+    return result
+
+
+class Masked(Interpreter):
+    """Runs the full graph on masked tensors; averages over units count the kept ones only."""
+
+    def __init__(self, trace: Trace, plan: WidthPlan, kept: Kept, tensors: dict[str, Tensor]) -> None:
+        super().__init__(trace.graphs[False])
+        self.values, self.units, self.tensors = trace.values[False], KeptUnits(trace, plan, kept), tensors
+        self.tied, self.traced, self.dtype = trace.tied, trace.dtype, torch.get_default_dtype()
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Read a masked tensor in place of the full one."""
+        if target in self.tied:
+            return self.tensors[self.tied[target]]
+        value = super().get_attr(target, args, kwargs)
+        return cast(value, self.dtype)
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Skip the guards torch.export leaves in the graph."""
+
+    def run_node(self, n: Node) -> Any:
+        """Run one operation, on the kept units alone where it averages over them."""
+        if n.op != "call_function":
+            return super().run_node(n)
+        if n.target is A._assert_tensor_metadata.default:  # it would insist on the traced precision
+            return None
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        if kwargs.get("dtype") == self.traced:
+            kwargs = {**kwargs, "dtype": self.dtype}
+        if n.target is A.view.default:  # masked weights may have other strides than the traced ones
+            return self.call_function(A.reshape.default, args, kwargs)
+        gather = AVERAGES.get(getattr(n.target, "overloadpacket", None))
+        x = self.values.get(n.args[0]) if gather and isinstance(n.args[0], Node) else None
+        if gather is not None and isinstance(x, Labels):
+            return gather(self, n, x, list(args), kwargs)
+        return self.call_function(n.target, args, kwargs)
+
+    def kept(self, x: Labels, dims: Any) -> dict[int, Tensor]:
+        """Return the kept indices along those axes that lose units."""
+        masks = {dim: self.units.mask(x, dim) for dim in dims}
+        return {dim: mask.nonzero()[:, 0] for dim, mask in masks.items() if not mask.all()}
+
+
+def _pick(tensor: Tensor | None, kept: dict[int, Tensor]) -> Any:
+    if tensor is not None:
+        for dim, index in kept.items():
+            tensor = tensor.index_select(dim, index)
+    return tensor
+
+
+def _spread(result: Tensor, like: Tensor, kept: dict[int, Tensor]) -> Tensor:
+    """Put the kept positions back into a full-size value of zeros."""
+    for dim, index in kept.items():
+        shape = [like.shape[d] if d == dim else n for d, n in enumerate(result.shape)]
+        result = result.new_zeros(shape).index_copy_(dim, index, result)
+    return result
+
+
+def _reduce(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def get(position: int, name: str) -> Any:
+        return args[position] if len(args) > position else kwargs.get(name)
+
+    if len(args) > 1 and isinstance(args[1], Tensor):  # max(a, b) is element by element
+        return run.call_function(node.target, tuple(args), kwargs)
+    assert isinstance(node.target, OpOverload)
+    args[0] = _pick(args[0], run.kept(x, reduced_dims(node.target.overloadpacket, get, x.rank)))
+    return run.call_function(node.target, tuple(args), kwargs)
+
+
+def _layer_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    first = x.rank - len(args[1])
+    kept = run.kept(x, range(first, x.rank))
+    inner = {dim - first: index for dim, index in kept.items()}
+    picked = _pick(args[0], kept)
+    new = [picked, list(picked.shape[first:]), *(_pick(a, inner) for a in args[2:4]), *args[4:]]
+    result = run.call_function(node.target, tuple(new), kwargs)
+    if isinstance(result, Tensor):
+        return _spread(result, args[0], kept)
+    return (_spread(result[0], args[0], kept), *result[1:])
+
+
+def _group_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    kept = run.kept(x, [1])
+    if args[6] > 1 or not kept:  # whole groups are dropped: the others do not notice
+        return run.call_function(node.target, tuple(args), kwargs)
+    affine = {0: kept[1]}
+    new = [_pick(args[0], kept), _pick(args[1], affine), _pick(args[2], affine), args[3], len(kept[1]), *args[5:]]
+    result = run.call_function(node.target, tuple(new), kwargs)
+    return (_spread(result[0], args[0], kept), *result[1:])
+
+
+def _batch_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    kept = run.kept(x, [d for d in range(x.rank) if d != 1])
+    result = run.call_function(node.target, (_pick(args[0], kept), *args[1:]), kwargs)
+    return (_spread(result[0], args[0], kept), *result[1:])
+
+
+def _weight_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    result = run.call_function(node.target, tuple(args), kwargs)
+    return (result[0].nan_to_num(nan=0.0), *result[1:])  # a masked row has norm 0
+
+
+AVERAGES: dict[Any, Callable[[Masked, Node, Labels, list[Any], dict[str, Any]], Any]] = {
+    **dict.fromkeys(REDUCTIONS, _reduce),
+    **dict.fromkeys((A.native_layer_norm, A.layer_norm, A.rms_norm, A._fused_rms_norm), _layer_norm),
+    A.native_group_norm: _group_norm,
+    A._native_batch_norm_legit: _batch_norm,
+    A._weight_norm_interface: _weight_norm,
+}

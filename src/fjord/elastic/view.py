@@ -1,0 +1,94 @@
+"""Submodels on the storage of the full-size weights, tensor by tensor."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from fjord.elastic.plan import Indices, put, take, window
+
+
+@dataclass
+class Part:
+    """One tensor of a submodel and where it lies in the full-size one.
+
+    Where strides can express the slice, `window` is a view of it. A window of the tensor's own shape is the
+    tensor; else (LSTM gates, joined layers) the tensor is a copy.
+    """
+
+    key: str
+    source: Tensor
+    tensor: Tensor
+    indices: Indices
+    window: Tensor | None
+    pulled: Tensor | None = None
+    """What a copy held when it was last brought up to date."""
+
+    @classmethod
+    def of(cls, key: str, source: Tensor, indices: Indices) -> "Part":
+        """Cut one part out of a full-size tensor."""
+        view = window(source.detach(), indices)
+        cut = take(source.detach(), indices) if view is None else view
+        shape = [n if i is None else len(i) for n, i in zip(source.shape, indices, strict=True)]
+        if list(cut.shape) != shape:
+            cut = cut.reshape(shape)
+        tensor = _like(source, cut)
+        return cls(
+            key, source, tensor, indices, tensor if cut is view else None if view is None else _like(source, view)
+        )
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the tensor is a copy, not a view."""
+        return self.window is not self.tensor
+
+    def pull(self, *, remember: bool) -> None:
+        """Copy the full-size weights in."""
+        with torch.no_grad():
+            if self.window is None:
+                self.tensor.copy_(take(self.source, self.indices))
+            else:
+                self.tensor.view(self.window.shape).copy_(self.window)
+            self.pulled = self.tensor.detach().clone() if remember else None
+
+    def push(self) -> None:
+        """Copy the weights back."""
+        with torch.no_grad():
+            if self.window is None:
+                put(self.source, self.indices, self.tensor)
+            else:
+                self.window.copy_(self.tensor.view(self.window.shape))
+
+    @property
+    def changed(self) -> bool:
+        """Whether a copy was changed since it was brought up to date; by content, as not all changes are counted."""
+        return self.pulled is not None and not torch.equal(self.tensor, self.pulled)
+
+
+def _like(source: Tensor, cut: Tensor) -> Tensor:
+    return nn.Parameter(cut, source.requires_grad) if isinstance(source, nn.Parameter) else cut
+
+
+@dataclass
+class View:
+    """A submodel that shares storage with the elastic model."""
+
+    net: nn.Module
+    parts: dict[str, Part]
+    held: bool = False
+    """Whether it was given to the user, who may change it in any way."""
+    copies: list[Part] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.copies = [part for part in self.parts.values() if part.is_copy]
+
+    def pull(self) -> None:
+        """Bring all copies up to date."""
+        for part in self.copies:
+            part.pull(remember=self.held)
+
+    def push_statistics(self) -> None:
+        """Copy back buffers, which a forward pass changes in training."""
+        for part in self.copies:
+            if not isinstance(part.tensor, nn.Parameter):
+                part.push()

@@ -1,0 +1,67 @@
+"""What the README says is run as it stands, and its links lead somewhere."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder in which the README's Python was run, from top to bottom."""
+    path = tmp_path_factory.mktemp("readme")
+    (path / "readme.py").write_text("\n".join(blocks("python")))
+    done = subprocess.run([sys.executable, "readme.py"], cwd=path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (path / "output.txt").write_text(done.stdout)
+    return path
+
+
+def test_the_python_of_the_readme_runs(folder):
+    output = (folder / "output.txt").read_text()
+    assert "stem.weight[0]" in output
+    assert re.search(r"^2/5 \d+\.\d%$", output, re.M)
+    assert (folder / "net.safetensors").is_file()
+
+
+def test_the_commands_of_the_readme_run(folder):
+    (folder / "mypackage.py").write_text(
+        "from torch import nn\n\n\ndef build():\n    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 3))\n"
+    )
+    lines = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    commands = [line.split() for line in lines if line.startswith("fjord ")]
+    assert len(commands) == 5
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "fjord.cli", *command[1:]], cwd=folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (command, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
+def test_links_lead_somewhere(page):
+    path = ROOT / page
+    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+        assert (path.parent / target).exists(), target
+
+
+def test_the_table_of_the_readme_is_what_the_counter_gives():
+    import fjord
+    from fjord.models.catalog import find_model
+
+    for name in ("cnn", "rnn"):
+        entry = find_model(name)
+        rows = fjord.footprints(fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze), entry.inputs)
+        for counts in ([r.macs for r in rows], [r.weights for r in rows]):
+            assert " | ".join(f"{n:,}" for n in counts) in README
