@@ -18,7 +18,6 @@ from fjord.elastic.blueprint import Blueprint
 from fjord.elastic.errors import ADVICE, ElasticityError
 from fjord.elastic.masked import Masked, cast, masked_tensors
 from fjord.elastic.plan import Axis, WidthPlan, own, take
-from fjord.elastic.probe import resized
 from fjord.elastic.trace import Trace, copied, fresh_copy, named_tensors
 from fjord.seeding import derive
 from fjord.width import Width
@@ -42,7 +41,7 @@ def randomised(model: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module
 
 def _randomise(tensor: Tensor, generator: torch.Generator) -> None:
     """Draw vectors anew (biases, norms, scales start at 0, 1 or 1e-6) and matrices that start out constant."""
-    if tensor.dim() > 1 and float(tensor[0].std()) > 1e-6:
+    if tensor.dim() > 1 and tensor[0].numel() > 1 and float(tensor[0].std()) > 1e-6:
         return
     noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
     if not isinstance(tensor, nn.Parameter) and bool((tensor >= 0).all()):
@@ -128,9 +127,9 @@ class Proof:
         return self._answer
 
     def examples_are_independent(self) -> bool:
-        """Say whether an example is answered alike alone and in company, so that the first axis is a batch."""
+        """Say whether an example is answered alike alone and in other company, so that the first axis is a batch."""
         with precision(self.dtype):
-            two = fresh_copy(self.model)(*resized(self.inputs, 2))
+            two = fresh_copy(self.model)(*pytree.tree_map(_with_another, self.inputs))
         firsts = pytree.tree_map(lambda v: v[:1] if isinstance(v, Tensor) and v.dim() else v, two)
         return distance(firsts, self.answer()) <= 1e-4
 
@@ -182,6 +181,13 @@ class Proof:
                 f"{self.name}: permuting the units of a family changes the output by {error:.1e}, so the plan is "
                 f"wrong or the output is not repeatable. {ADVICE}"
             )
+
+
+def _with_another(value: Any) -> Any:
+    """Add a second, different example to the first."""
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return value
+    return torch.cat([value[:1], value[:1].roll(1, -1) if value.dim() > 1 else value[:1]])
 
 
 def _casts_down(trace: Trace) -> bool:

@@ -21,6 +21,9 @@ from fjord.elastic.trace import Trace, named_tensors
 A = torch.ops.aten
 
 
+DIVISIONS = (A.div, A.reciprocal, A.rsqrt, A._weight_norm_interface)
+
+
 def cast(inputs: Any, dtype: torch.dtype) -> Any:
     """Return inputs with every floating tensor in this precision."""
     return pytree.tree_map(lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, inputs)
@@ -73,7 +76,20 @@ class Masked(Interpreter):
         x = self.values.get(n.args[0]) if gather and isinstance(n.args[0], Node) else None
         if gather is not None and isinstance(x, Labels):
             return gather(self, n, x, list(args), kwargs)
-        return self.call_function(n.target, args, kwargs)
+        result = self.call_function(n.target, args, kwargs)
+        return self._without_nan(n, result) if getattr(n.target, "overloadpacket", None) in DIVISIONS else result
+
+    def _without_nan(self, node: Node, result: Any) -> Any:
+        """Put zeros where a dropped unit was divided by its own zero norm."""
+        labels = self.values.get(node)
+        first = labels[0] if isinstance(labels, list) else labels
+        value = result if isinstance(result, Tensor) else result[0]
+        if isinstance(first, Labels) and value.is_floating_point():
+            for dim in range(first.rank):
+                mask = self.units.mask(first, dim)
+                if not mask.all():
+                    value = value.index_fill(dim, (~mask).nonzero()[:, 0], 0.0)
+        return value if isinstance(result, Tensor) else (value, *result[1:])
 
     def kept(self, x: Labels, dims: Any) -> dict[int, Tensor]:
         """Return the kept indices along those axes that lose units."""
@@ -135,15 +151,9 @@ def _batch_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dic
     return (_spread(result[0], args[0], kept), *result[1:])
 
 
-def _weight_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    result = run.call_function(node.target, tuple(args), kwargs)
-    return (result[0].nan_to_num(nan=0.0), *result[1:])  # a masked row has norm 0
-
-
 AVERAGES: dict[Any, Callable[[Masked, Node, Labels, list[Any], dict[str, Any]], Any]] = {
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys((A.native_layer_norm, A.layer_norm, A.rms_norm, A._fused_rms_norm), _layer_norm),
     A.native_group_norm: _group_norm,
     A._native_batch_norm_legit: _batch_norm,
-    A._weight_norm_interface: _weight_norm,
 }
