@@ -28,28 +28,45 @@ class Score:
         return math.exp(min(self.loss, 700.0))
 
 
+class _Tally:
+    def __init__(self) -> None:
+        self.loss, self.right, self.count = 0.0, 0, 0
+
+    def add(self, logits: Tensor, target: Tensor) -> None:
+        counted = target != IGNORED
+        valid = int(counted.sum())
+        if valid:
+            self.loss += float(cross_entropy(logits, target)) * valid
+            self.right += int(((logits.argmax(-1) == target) & counted).sum())
+            self.count += valid
+
+    def score(self) -> Score:
+        if self.count == 0:
+            raise ValueError("batches: there is nothing to score, no target counts")
+        return Score(self.loss / self.count, self.right / self.count, self.count)
+
+
 @torch.no_grad()
 def score(net: nn.Module | Callable[[Tensor], Tensor], batches: Batches) -> Score:
     """Score one plain network; targets that are padding do not count."""
-    loss, right, count = 0.0, 0, 0
+    tally = _Tally()
     for inputs, target in batches:
-        logits = net(inputs)
-        valid = int((target != IGNORED).sum())
-        loss += float(cross_entropy(logits, target)) * valid
-        right += int(((logits.argmax(-1) == target) & (target != IGNORED)).sum())
-        count += valid
-    if count == 0:
-        raise ValueError("batches: there is nothing to score, no target counts")
-    return Score(loss / count, right / count, count)
+        tally.add(net(inputs), target)
+    return tally.score()
 
 
+@torch.no_grad()
 def evaluate(model: ElasticModel, batches: Batches, widths: Iterable[WidthLike] | None = None) -> dict[Width, Score]:
-    """Score the model at each width (by default all of its own), in evaluation mode."""
+    """Score the model at each width (by default all of its own), in evaluation mode and in one pass over the data."""
     mode = model.training
     chosen = model.space.widths if widths is None else [parse_width(w) for w in widths]
-    batches = list(batches)
     try:
         model.eval()
-        return {width: score(model.view(width).net, batches) for width in chosen}
+        nets = {width: model.view(width).net for width in chosen}
+        tallies = {width: _Tally() for width in chosen}
+        for inputs, target in batches:
+            for width, net in nets.items():
+                tallies[width].add(net(inputs), target)
+        return {width: tally.score() for width, tally in tallies.items()}
     finally:
         model.train(mode)

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fjord.elastic.model import ElasticModel, within
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.norms import within
 from fjord.elastic.plan import Indices, leading, put, take, window
 from fjord.elastic.view import Part, View
 from fjord.width import Widths

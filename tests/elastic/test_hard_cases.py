@@ -319,3 +319,15 @@ def test_a_graph_cut_is_loaded_with_the_plan_of_its_file(tmp_path):
 def test_a_model_in_evaluation_is_cut_in_evaluation():
     assert not fjord.elasticize(mlp().eval(), randn(2, 6)).cut("2/5").training
     assert fjord.elasticize(mlp().train(), randn(2, 6)).cut("2/5").training
+
+
+def test_a_constant_of_the_graph_survives():
+    class Constant(Fused):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * torch.tensor([1.0, 2.0, 3.0])
+
+    model, x = Constant().eval(), randn(2, 4, 5)
+    elastic = fjord.elasticize(model, x)
+    assert elastic.blueprint.route == "graph"
+    assert torch.allclose(elastic.cut(1)(x), model(x), atol=1e-6)
+    assert all(p.is_meta for p in elastic.blueprint.trace.graphs[False].parameters())

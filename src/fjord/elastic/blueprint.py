@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor, nn
 
 from fjord.elastic.graph_cut import cut_graph
 from fjord.elastic.module_cut import Attribute, cut_module
 from fjord.elastic.plan import Kept, WidthPlan
-from fjord.elastic.trace import Trace, copied, named_tensors, tied_names
+from fjord.elastic.trace import Trace, copied, empty_like, named_tensors, tied_names
 
 Factory = Callable[[Kept], nn.Module]
 """Builds the submodel that keeps these units of each family, with weights of any value."""
@@ -45,12 +44,7 @@ class Blueprint:
 
 def without_weights(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose tensors take no memory."""
-    return copied(model, {name: _meta(t) for name, t in named_tensors(model).items()})
-
-
-def _meta(tensor: Tensor) -> Tensor:
-    empty = torch.empty_like(tensor, device="meta")
-    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    return copied(model, {name: empty_like(t) for name, t in named_tensors(model).items()})
 
 
 def _filled(net: nn.Module, tensors: Mapping[str, Tensor], template: nn.Module) -> nn.Module:

@@ -12,8 +12,9 @@ from fjord.elastic.blueprint import Blueprint, Factory, without_weights
 from fjord.elastic.check import FORWARD_ERRORS, Proof
 from fjord.elastic.errors import ADVICE, ElasticityError
 from fjord.elastic.families import TIED, build_plan
-from fjord.elastic.model import ElasticModel, Norms
+from fjord.elastic.model import ElasticModel
 from fjord.elastic.module_cut import attribute_meanings
+from fjord.elastic.norms import Norms
 from fjord.elastic.plan import WidthPlan
 from fjord.elastic.probe import Probe, probe, resized
 from fjord.elastic.rules import Rule
@@ -124,6 +125,8 @@ class _Maker:
             failure = self._failure(proof, blueprint)
         if failure:
             raise ElasticityError(f"{proof.name} cannot be cut. {blueprint.note} {failure} {ADVICE}")
+        if blueprint.trace is not None:
+            blueprint.trace.forget_weights()
         return blueprint, proof.plan
 
     def _batch_confirmed(self, proof: Proof) -> bool:
@@ -180,6 +183,7 @@ def open_trace(model: nn.Module, example_inputs: Any, rules: dict[OpOverloadPack
     trace = tracer.trace()
     if not seen.modes_alike:
         tracer.add_mode(trace, training=True)
+    trace.forget_weights()
     return trace
 
 

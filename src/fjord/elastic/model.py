@@ -1,20 +1,17 @@
 """An elastic model: one set of full-size weights, and plain submodels of every width on them."""
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from fjord.elastic.blueprint import Blueprint
-from fjord.elastic.plan import Indices, Kept, WidthPlan, leading, own, take
+from fjord.elastic.norms import Norms, locate, norm_tensors
+from fjord.elastic.plan import Indices, Kept, WidthPlan, own, take
 from fjord.elastic.view import Part, View
 from fjord.width import Width, Widths, WidthSpace
-
-Norms = Literal["layers", "statistics", "shared"]
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class ElasticModel:
@@ -177,69 +174,3 @@ class ElasticModel:
         from fjord.elastic.summary import summarise
 
         return summarise(self)
-
-
-def norm_tensors(model: nn.Module, norms: Norms) -> set[str]:
-    """Return the tensors that are kept once per width."""
-    if norms == "shared":
-        return set()
-    names = set()
-    for path, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            for leaf, tensor in [*module._parameters.items(), *module._buffers.items()]:
-                if tensor is not None and (norms == "layers" or leaf in STATISTICS):
-                    names.add(f"{path}.{leaf}" if path else leaf)
-    return names
-
-
-def locate(
-    plan: WidthPlan, space: WidthSpace, per_width: set[str], widths: dict[str, Width], kept: Kept
-) -> dict[str, tuple[str, Indices]]:
-    """Return, for each tensor of a submodel, the key of the stored tensor and the indices to take from it."""
-    indices = plan.kept_indices(kept)
-    if all(map(leading, kept.values())):
-        stored = {name: _stored_width(plan, space, widths, name) for name in per_width}
-    else:  # units chosen otherwise are all there only in the widest
-        stored = dict.fromkeys(per_width, space.largest)
-    if per_width:
-        _warn_of_untrained(widths, space)
-    held = {w: plan.kept_indices(plan.ordered(w)) for w in set(stored.values())}
-    found: dict[str, tuple[str, Indices]] = {}
-    for name, wanted in indices.items():
-        if name not in per_width:
-            found[name] = (name, wanted)
-            continue
-        width = stored[name]
-        found[name] = (f"{name}@{width}", [within(w, h) for w, h in zip(wanted, held[width][name], strict=True)])
-    return found
-
-
-def _warn_of_untrained(widths: dict[str, Width], space: WidthSpace) -> None:
-    strange = ", ".join(str(w) for w in sorted(set(widths.values()) - set(space.widths)))
-    if strange:
-        warnings.warn(
-            f"width {strange} is not one the model was trained at ({', '.join(map(str, space.widths))}): its BatchNorm "
-            "layers are cut from the next larger width and need recalibration",
-            stacklevel=5,
-        )
-
-
-def _stored_width(plan: WidthPlan, space: WidthSpace, widths: dict[str, Width], name: str) -> Width:
-    """Return the smallest trained width that holds all channels of a norm layer."""
-    families = plan.families_of.get((name.rpartition(".")[0] + ".weight", 0)) or plan.families_of.get((name, 0), [])
-    needed = max((widths[f.name] for f in families), default=widths[""])
-    for width in space.widths:
-        if width >= needed:
-            return width
-    raise ValueError(
-        f"width {needed} is above the largest trained width {space.largest}, which has no BatchNorm layers for it"
-    )
-
-
-def within(wanted: Tensor | None, held: Tensor | None) -> Tensor | None:
-    """Return the positions of wanted indices inside a tensor that already holds only some."""
-    if held is None or wanted is None:
-        return wanted
-    if len(wanted) == len(held):
-        return None
-    return torch.searchsorted(held, wanted)

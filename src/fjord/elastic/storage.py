@@ -17,8 +17,9 @@ from torch._ops import OpOverloadPacket
 
 from fjord.elastic.blueprint import Blueprint, Factory, without_weights
 from fjord.elastic.elasticize import open_trace
-from fjord.elastic.model import ElasticModel, Norms, locate, norm_tensors
+from fjord.elastic.model import ElasticModel
 from fjord.elastic.module_cut import attribute_meanings
+from fjord.elastic.norms import Norms, locate, norm_tensors
 from fjord.elastic.plan import WidthPlan
 from fjord.elastic.rules import Rule
 from fjord.elastic.trace import named_tensors

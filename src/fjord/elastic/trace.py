@@ -96,6 +96,21 @@ class Trace:
     dtype: torch.dtype = torch.float32
     """The precision of the traced weights."""
 
+    def forget_weights(self) -> None:
+        """Let go of the model's weights: a graph that is run gets its own."""
+        for graph in self.graphs.values():
+            for path, module in graph.named_modules():
+                for tensors in (module._parameters, module._buffers):
+                    for leaf, tensor in tensors.items():
+                        if tensor is not None and (f"{path}.{leaf}" if path else leaf) in self.tied:
+                            tensors[leaf] = empty_like(tensor)  # type: ignore[assignment]
+
+
+def empty_like(tensor: Tensor) -> Tensor:
+    """Return a tensor of the same kind that takes no memory."""
+    meta = torch.empty_like(tensor, device="meta")
+    return nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
+
 
 @dataclass(frozen=True)
 class Tracer:
