@@ -103,7 +103,7 @@ class Trace:
                 for tensors in (module._parameters, module._buffers):
                     for leaf, tensor in tensors.items():
                         if tensor is not None and (f"{path}.{leaf}" if path else leaf) in self.tied:
-                            tensors[leaf] = empty_like(tensor)  # type: ignore[assignment]
+                            tensors[leaf] = empty_like(tensor)
 
 
 def empty_like(tensor: Tensor) -> Tensor:
