@@ -132,7 +132,7 @@ def test_submodels_that_do_not_nest_cannot_share_a_step():
     elastic, (x,) = make("residual add")
     optimizer = fjord.SlicedOptimizer(elastic, MAKERS["sgd"])
     for width in ({"stem": "1/5"}, {"inner": "1/5"}):
-        squares(optimizer.view(width).net(x), x).backward()
+        squares(elastic.at(width)(x), x).backward()
     with pytest.raises(ValueError, match="one inside the other"):
         optimizer.step()
 
@@ -153,3 +153,16 @@ def test_a_user_s_own_optimizer_on_a_shared_submodel_trains_the_model():
     assert all(not torch.equal(before[k], after[k]) for k in before)
     assert torch.equal(elastic.cut("2/5").rnn.weight_hh_l0, net.rnn.weight_hh_l0)
     assert torch.equal(elastic.at("3/5").rnn.weight_hh_l0, elastic.cut("3/5").rnn.weight_hh_l0)
+
+
+def test_a_step_without_gradients_or_on_a_moved_model_is_refused():
+    elastic, (x,) = make("residual add")
+    optimizer = fjord.SlicedOptimizer(elastic, MAKERS["sgd"])
+    with pytest.raises(ValueError, match="no submodel of the model has gradients"):
+        optimizer.step()
+    elastic.to("cpu")
+    squares(elastic.at("2/5")(x), x).backward()
+    with pytest.raises(ValueError, match="moved after its optimizer was made"):
+        optimizer.step()
+    with pytest.raises(ValueError, match="LBFGS needs a closure"):
+        fjord.SlicedOptimizer(elastic, torch.optim.LBFGS)

@@ -10,7 +10,6 @@ from fjord.elastic.model import ElasticModel
 from fjord.elastic.norms import within
 from fjord.elastic.plan import Indices, leading, put, take, window
 from fjord.elastic.view import Part, View
-from fjord.width import Widths
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -28,7 +27,7 @@ class SlicedOptimizer:
         if len(self.full.param_groups) != 1:
             raise ValueError("the optimizer must hold all parameters in one group")
         self._start_memory()
-        self._slices: dict[int, tuple[View, torch.optim.Optimizer]] = {}
+        self._slices: dict[int, torch.optim.Optimizer] = {}
         self._lent: dict[int, dict[str, Tensor | None]] = {}
 
     def _start_memory(self) -> None:
@@ -55,31 +54,28 @@ class SlicedOptimizer:
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
-        for view, _ in self._slices.values():
+        for view in self.model.views():
             view.net.zero_grad(set_to_none=True)
 
-    def view(self, width: Widths) -> View:
-        """Return the shared submodel of a width, known to this optimizer from now on."""
-        view = self.model.view(width)
-        if id(view) not in self._slices:
-            self._slices[id(view)] = (view, self._slice(view))
-        return view
-
     def _slice(self, view: View) -> torch.optim.Optimizer:
-        """Return an optimizer of the submodel; its memory is lent to it at each step."""
-        return self.make([_moved(part) for part in view.parts.values() if part.key in self.params])
+        """Return the optimizer of a submodel; its memory is lent to it at each step."""
+        if id(view) not in self._slices:
+            parts = [part for part in view.parts.values() if part.key in self.params]
+            if any(part.source is not self.params[part.key] for part in parts):
+                raise ValueError("the model was moved after its optimizer was made: make a new one")
+            self._slices[id(view)] = self.make([_moved(part) for part in parts])
+        return self._slices[id(view)]
 
     def step(self) -> None:
         """Step on every submodel that has gradients; what submodels share is summed and moved once, in the widest."""
-        touched = [
-            (view, opt) for view, opt in self._slices.values() if any(p.grad is not None for p in view.net.parameters())
-        ]
-        if len(touched) > 1:
-            touched.sort(key=lambda pair: sum(p.tensor.numel() for p in pair[0].parts.values()), reverse=True)
-        for view, _ in touched[1:]:
-            _add_gradients(touched[0][0], view)
-        for view, opt in touched:
-            self._step_one(view, opt)
+        touched = [view for view in self.model.views() if any(p.grad is not None for p in view.net.parameters())]
+        if not touched:
+            raise ValueError("no submodel of the model has gradients: call backward() on the loss of model.at(width)")
+        touched.sort(key=lambda view: view.size, reverse=True)
+        for view in touched[1:]:
+            _add_gradients(touched[0], view)
+        for view in touched:
+            self._step_one(view, self._slice(view))
         self.full._opt_called = True  # type: ignore[attr-defined]  # schedulers warn of an optimizer that never steps
 
     def _step_one(self, view: View, opt: torch.optim.Optimizer) -> None:

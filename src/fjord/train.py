@@ -42,7 +42,7 @@ def train_step(
     optimizer.zero_grad()
 
     def logits_at(width: Width) -> Tensor:
-        logits: Tensor = optimizer.view(width).net(inputs)
+        logits: Tensor = model.view(width).net(inputs)
         return logits
 
     loss = objective(logits_at, target, *widths)

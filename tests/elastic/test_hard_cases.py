@@ -331,3 +331,8 @@ def test_a_constant_of_the_graph_survives():
     assert elastic.blueprint.route == "graph"
     assert torch.allclose(elastic.cut(1)(x), model(x), atol=1e-6)
     assert all(p.is_meta for p in elastic.blueprint.trace.graphs[False].parameters())
+
+
+def test_an_example_too_small_to_train_on_does_not_matter():
+    net = nn.Sequential(nn.Conv2d(3, 10, 8), nn.BatchNorm2d(10), nn.Flatten(), nn.Dropout(0.5), nn.Linear(10, 3))
+    assert fjord.elasticize(net, randn(1, 3, 8, 8)).cut("2/5")[0].out_channels == 4

@@ -156,13 +156,19 @@ class Proof:
         with precision(self.dtype):
             return distance(self._built(blueprint, width).eval()(*self.inputs), masked)
 
-    def run_in_training(self, blueprint: Blueprint, width: Width, inputs: tuple[Any, ...]) -> None:
-        """Take a step with a submodel; what `forward` does in training alone may not fit the width."""
+    def run_for_real(self, blueprint: Blueprint, width: Width, inputs: tuple[Any, ...]) -> None:
+        """Run a submodel forward and backward, in both modes, on other inputs than it was traced with."""
+        inputs = cast(inputs, self.dtype)
         with precision(self.dtype), torch.enable_grad():
-            outputs = pytree.tree_leaves(self._built(blueprint, width).train()(*cast(inputs, self.dtype)))
-            sums = [out.sum() for out in outputs if isinstance(out, Tensor) and out.requires_grad]
-            if sums:
-                torch.stack(sums).sum().backward()
+            for mode in (True, False):
+                try:
+                    _backward(self._built(blueprint, width).train(mode)(*inputs))
+                except FORWARD_ERRORS:
+                    try:
+                        _backward(fresh_copy(self.model).train(mode)(*inputs))
+                    except FORWARD_ERRORS:
+                        continue  # the full model does not take these inputs either
+                    raise
 
     def _built(self, blueprint: Blueprint, width: Width) -> nn.Module:
         kept = self.plan.ordered(width)
@@ -181,6 +187,12 @@ class Proof:
                 f"{self.name}: permuting the units of a family changes the output by {error:.1e}, so the plan is "
                 f"wrong or the output is not repeatable. {ADVICE}"
             )
+
+
+def _backward(output: Any) -> None:
+    sums = [o.sum() for o in pytree.tree_leaves(output) if isinstance(o, Tensor) and o.requires_grad]
+    if sums:
+        torch.stack(sums).sum().backward()
 
 
 def _with_another(value: Any) -> Any:

@@ -100,7 +100,7 @@ class _Maker:
     def _examples(self, *, single: bool) -> tuple[Any, ...]:
         if not self.seen.batched:
             return self.inputs
-        return resized(self.inputs, 1 if single else max(2, len(self.inputs[0])))
+        return resized(self.inputs, 1 if single else 2)
 
     def _plan(self, trace: Trace) -> WidthPlan:
         plan = build_plan(self.model, trace, self.space.widths, self.freeze, self.round_to)
@@ -157,7 +157,7 @@ class _Maker:
                 if not error <= proof.tolerance:
                     return f"{how} the output differs from the masked model by {error:.1e}."
                 if width == self.space.widths[0] and not (self.seen.modes_alike and blueprint.route == "module"):
-                    proof.run_in_training(blueprint, width, self._examples(single=False))
+                    proof.run_for_real(blueprint, width, resized(self.inputs, 3))
             except FORWARD_ERRORS as raised:
                 return f"{how} {_first_line(raised)}."
         return ""
@@ -179,7 +179,7 @@ def open_trace(model: nn.Module, example_inputs: Any, rules: dict[OpOverloadPack
     """Trace a model so that its graphs can be run: for any batch, in both modes."""
     inputs = _as_tuple(example_inputs)
     seen = probe(model, inputs)
-    tracer = Tracer(model, resized(inputs, max(2, len(inputs[0]))) if seen.batched else inputs, True, rules)
+    tracer = Tracer(model, resized(inputs, 2) if seen.batched else inputs, True, rules)
     trace = tracer.trace()
     if not seen.modes_alike:
         tracer.add_mode(trace, training=True)

@@ -1,6 +1,6 @@
 """An elastic model: one set of full-size weights, and plain submodels of every width on them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,6 +63,10 @@ class ElasticModel:
             view = self._views[key] = self._new_view(widths)
         view.pull()
         return view
+
+    def views(self) -> Iterable[View]:
+        """Return all shared submodels made so far."""
+        return self._views.values()
 
     def _new_view(self, widths: dict[str, Width]) -> View:
         kept = self.plan.ordered(widths)

@@ -78,9 +78,11 @@ class View:
     held: bool = False
     """Whether it was given to the user, who may change it in any way."""
     copies: list[Part] = field(init=False)
+    size: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.copies = [part for part in self.parts.values() if part.is_copy]
+        self.size = sum(part.tensor.numel() for part in self.parts.values())
 
     def pull(self) -> None:
         """Bring all copies up to date."""
