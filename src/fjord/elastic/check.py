@@ -165,7 +165,7 @@ class Proof:
                     _backward(self._built(blueprint, width).train(mode)(*inputs))
                 except FORWARD_ERRORS:
                     try:
-                        _backward(fresh_copy(self.model).train(mode)(*inputs))
+                        _backward(copy.deepcopy(self.model).train(mode)(*inputs))
                     except FORWARD_ERRORS:
                         continue  # the full model does not take these inputs either
                     raise
