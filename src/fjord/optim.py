@@ -55,7 +55,7 @@ class SlicedOptimizer:
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for view in self.model.views():
-            view.net.zero_grad(set_to_none=True)
+            view.forget_gradients()
 
     def _slice(self, view: View) -> torch.optim.Optimizer:
         """Return the optimizer of a submodel; its memory is lent to it at each step."""
@@ -68,7 +68,7 @@ class SlicedOptimizer:
 
     def step(self) -> None:
         """Step on every submodel that has gradients; what submodels share is summed and moved once, in the widest."""
-        touched = [view for view in self.model.views() if any(p.grad is not None for p in view.net.parameters())]
+        touched = [view for view in self.model.views() if any(p.tensor.grad is not None for p in view.trained)]
         if not touched:
             raise ValueError("no submodel of the model has gradients: call backward() on the loss of model.at(width)")
         touched.sort(key=lambda view: view.size, reverse=True)
@@ -82,7 +82,7 @@ class SlicedOptimizer:
         opt.param_groups[0].update({k: v for k, v in self.full.param_groups[0].items() if k != "params"})
         if opt.param_groups[0].get("fused"):
             opt.param_groups[0]["fused"] = False  # fused kernels on the CPU ignore strides and would write elsewhere
-        parts = [part for part in view.parts.values() if part.tensor.grad is not None]
+        parts = [part for part in view.trained if part.tensor.grad is not None]
         for part in parts:
             self._lend(part, opt)
         opt.step()
@@ -98,13 +98,13 @@ class SlicedOptimizer:
         if target is not part.tensor:
             assert part.tensor.grad is not None
             target.grad = part.tensor.grad.view(target.shape)
+        memory, state = self.full.state[self.params[part.key]], opt.state[target]
         if id(target) not in self._lent:
-            memory = self.full.state[self.params[part.key]]
             self._lent[id(target)] = {k: _window(v, part) for k, v in memory.items() if isinstance(v, Tensor)}
-        state = opt.state[target]
-        for key, value in self.full.state[self.params[part.key]].items():
-            lent = self._lent[id(target)].get(key)
-            state[key] = lent if lent is not None else take(value, part.indices) if isinstance(value, Tensor) else value
+        for key, lent in self._lent[id(target)].items():
+            state[key] = take(memory[key], part.indices) if lent is None else lent
+        if len(state) < len(memory):
+            state.update({k: v for k, v in memory.items() if not isinstance(v, Tensor)})
 
     def _take_back(self, part: Part, opt: torch.optim.Optimizer) -> None:
         """Keep what the optimizer remembers, wherever it was not written in place."""
@@ -113,14 +113,16 @@ class SlicedOptimizer:
             target.grad = None
         elif part.is_copy:
             part.push()
-        memory = self.full.state[self.params[part.key]]
+        memory, lents = self.full.state[self.params[part.key]], self._lent[id(target)]
         for key, value in opt.state[target].items():
-            lent = self._lent[id(target)].get(key)
+            lent = lents.get(key)
+            if value is lent:
+                continue
             if lent is None and isinstance(value, Tensor):
                 put(memory[key], part.indices, value)
             elif lent is None:
                 memory[key] = value
-            elif value is not lent:
+            else:
                 lent.copy_(value)
 
 

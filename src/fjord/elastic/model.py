@@ -29,6 +29,7 @@ class ElasticModel:
         self.tensors = tensors
         self.training = blueprint.template.training
         self._views: dict[tuple[tuple[str, Width], ...], View] = {}
+        self._by_width: dict[Width, View] = {}
 
     @classmethod
     def spread(
@@ -57,10 +58,14 @@ class ElasticModel:
     def view(self, width: Widths) -> View:
         """Return the shared submodel of this width with its parts, up to date."""
         self.sync()
-        widths = self.plan.widths(width)
-        view = self._views.get(key := tuple(sorted(widths.items())))
+        view = self._by_width.get(width) if isinstance(width, Width) else None
         if view is None:
-            view = self._views[key] = self._new_view(widths)
+            widths = self.plan.widths(width)
+            view = self._views.get(key := tuple(sorted(widths.items())))
+            if view is None:
+                view = self._views[key] = self._new_view(widths)
+            if isinstance(width, Width):
+                self._by_width[width] = view
         view.pull()
         return view
 
@@ -94,7 +99,7 @@ class ElasticModel:
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the submodels: they are views of this model's storage."""
         self.sync()
-        return {**self.__dict__, "_views": {}}
+        return {**self.__dict__, "_views": {}, "_by_width": {}}
 
     def cut(self, width: Widths, kept: Kept | None = None) -> nn.Module:
         """Return the submodel of this width as a plain module that owns its weights.
@@ -154,6 +159,7 @@ class ElasticModel:
         self.sync()
         self.tensors = {k: own(t.to(device), t) for k, t in self.tensors.items()}
         self._views.clear()
+        self._by_width.clear()
         return self
 
     def train(self, mode: bool = True) -> Self:

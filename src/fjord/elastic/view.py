@@ -79,10 +79,17 @@ class View:
     """Whether it was given to the user, who may change it in any way."""
     copies: list[Part] = field(init=False)
     size: int = field(init=False)
+    trained: list[Part] = field(init=False)
 
     def __post_init__(self) -> None:
         self.copies = [part for part in self.parts.values() if part.is_copy]
         self.size = sum(part.tensor.numel() for part in self.parts.values())
+        self.trained = [part for part in self.parts.values() if part.tensor.requires_grad]
+
+    def forget_gradients(self) -> None:
+        """Set all gradients to None."""
+        for part in self.trained:
+            part.tensor.grad = None
 
     def pull(self) -> None:
         """Bring all copies up to date."""
