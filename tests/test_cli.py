@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import fjord
 from fjord.cli import main
@@ -84,8 +83,9 @@ def test_cut_writes_the_weights_of_one_width(tmp_path):
     elastic.save(tmp_path / "model.safetensors")
     done = fjord_command("cut", "model.safetensors", "--width", "40%", "--output", "small.safetensors", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    net = elastic.cut("2/5")
-    net.load_state_dict(load_file(tmp_path / "small.safetensors"))
+    net = fjord.load(tmp_path / "small.safetensors", motif.build().double())
+    with pytest.raises(ValueError, match="holds the submodel of width 2/5 alone"):
+        fjord.read_cut(tmp_path / "small.safetensors", "1/5")
     done = fjord_command("inspect", "model.safetensors", cwd=tmp_path)
     assert "stem.weight[0]" in done.stdout, done.stderr
     assert torch.equal(net.stem.weight, elastic.cut("2/5").stem.weight)

@@ -70,7 +70,7 @@ def test_a_schedule_of_torch_sets_the_step():
 def test_single_width_training_is_the_control_of_the_paper():
     elastic = make()
     before = {k: v.clone() for k, v in elastic.state_dict().items()}
-    history = fjord.fit(elastic, batches(), SGD, epochs=3, space=fjord.WidthSpace.of(["2/5"]))
+    history = fjord.fit(elastic, batches(), SGD, epochs=3, space=["2/5"])
     assert history[0].steps == {Fraction(2, 5): 12}
     after = elastic.state_dict()
     assert torch.equal(after["0.weight"][8:], before["0.weight"][8:])
@@ -101,7 +101,9 @@ def test_padding_does_not_count():
         (lambda: fjord.fit(make(), [], SGD, epochs=1), "nothing to train on"),
         (lambda: fjord.fit(make(), batches(1), SGD, epochs=0), "epochs=0 must be at least 1"),
         (lambda: fjord.score(net(), []), "nothing to score"),
-        (lambda: fjord.fit(make(), (b for b in batches(1)), SGD, epochs=2), "nothing to train on"),
+        (lambda: fjord.fit(make(), (b for b in batches(1)), SGD, epochs=2), "in epoch 2; an iterator is used up"),
+        (lambda: fjord.fit(net(), batches(1), SGD, epochs=1), "made by fjord.elasticize, not a Sequential"),
+        (lambda: fjord.fit(make(), batches(1), torch.optim.SGD(net().parameters()), epochs=1), "not a SGD"),
     ],
 )
 def test_bad_calls_are_refused(use, says):

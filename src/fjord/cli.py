@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.storage import read_cut, read_info, write
+from fjord.elastic.storage import read_info, write_cut
 from fjord.elastic.summary import describe_plan
 from fjord.footprint import CONVENTION, footprints
 from fjord.models.catalog import PAPER, Entry, find_model
@@ -24,8 +24,15 @@ from fjord.width import WidthSpace, parse_width, uniform
 app = typer.Typer(help="Ordered Dropout for any PyTorch model.", no_args_is_help=True, add_completion=False)
 out = Console(highlight=False)
 
-Model = Annotated[str, typer.Argument(help=f"{', '.join(PAPER)}, or your own as module:function.")]
-Input = Annotated[str | None, typer.Option("--input", help="Shape of one example batch, such as 2x3x32x32.")]
+Model = Annotated[
+    str, typer.Argument(help=f"{', '.join(PAPER)}, or your own as module:function (inspect also takes a saved file).")
+]
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input", help="Shape of a batch of numbers, such as 2x3x32x32; other inputs: return (model, inputs)."
+    ),
+]
 Widths = Annotated[str, typer.Option(help="uniform-5, or a list such as 1/4,1/2,1.")]
 Freeze = Annotated[list[str] | None, typer.Option(help="Keep a layer whole, by name or pattern; may be repeated.")]
 RoundTo = Annotated[int, typer.Option(help="Round channel counts up to a multiple.")]
@@ -60,7 +67,7 @@ def inspect(
     model: Model, input: Input = None, widths: Widths = "uniform-5", freeze: Freeze = None, round_to: RoundTo = 1
 ) -> None:
     """Explain a model, or a saved file: its unit families, their layers, and what is frozen and why."""
-    if Path(model).is_file():
+    if model.endswith(".safetensors") or Path(model).is_file():
         info = read_info(model)
         out.print(f"{model}: {info.model}, BatchNorm: {info.norms}", markup=False)
         out.print(describe_plan(info.plan, info.space), markup=False, end="", soft_wrap=True)
@@ -96,8 +103,7 @@ def cut(
     output: Annotated[Path, typer.Option(help="Where to write the submodel's weights (safetensors).")],
 ) -> None:
     """Cut the weights of one width out of a saved elastic model, reading nothing else."""
-    tensors = read_cut(file, width)
-    write(output, tensors, {"width": str(parse_width(width))})
+    tensors = write_cut(file, width, output)
     size = sum(t.numel() * t.element_size() for t in tensors.values())
     out.print(f"{output}: {len(tensors)} tensors, {size:,} bytes", markup=False)
 
@@ -114,7 +120,7 @@ def list_recipes() -> None:
     table = Table("recipe", "what it is")
     table.add_row("theorem1", "Ordered Dropout recovers the SVD: both settings below, with a figure")
     for name, recipe in RECIPES.items():
-        table.add_row(name, (recipe.__doc__ or "").splitlines()[0])
+        table.add_row(name, (recipe.__doc__ or "").splitlines()[0].removeprefix("Return "))
     out.print(table)
 
 

@@ -21,6 +21,11 @@ class SlicedOptimizer:
     """
 
     def __init__(self, model: ElasticModel, make: MakeOptimizer) -> None:
+        if not callable(make):
+            raise ValueError(
+                f"optimizer must be a function of parameters, such as functools.partial(torch.optim.SGD, lr=0.1), "
+                f"not a {type(make).__name__}"
+            )
         self.model, self.make = model, make
         self.params = dict(model.named_parameters())
         self.full = make(self.params.values())
@@ -76,6 +81,9 @@ class SlicedOptimizer:
             _add_gradients(touched[0], view)
         for view in touched:
             self._step_one(view, self._slice(view))
+        for view in self.model.views():
+            if view.held:
+                view.pull()
         self.full._opt_called = True  # type: ignore[attr-defined]  # schedulers warn of an optimizer that never steps
 
     def _step_one(self, view: View, opt: torch.optim.Optimizer) -> None:
@@ -89,8 +97,6 @@ class SlicedOptimizer:
         for part in parts:
             self._take_back(part, opt)
         view.push_statistics()
-        if view.held:
-            view.pull()
 
     def _lend(self, part: Part, opt: torch.optim.Optimizer) -> None:
         """Give the optimizer this slice's memory, and the gradient where it moves the weights."""

@@ -14,7 +14,7 @@ from fjord.evaluate import Batches, Score, evaluate
 from fjord.objective import Objective, plain
 from fjord.optim import MakeOptimizer, SlicedOptimizer
 from fjord.seeding import derive
-from fjord.width import Width, WidthSpace
+from fjord.width import Width, WidthLike, WidthSpace, as_space
 
 MakeSchedule = Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]
 
@@ -58,7 +58,7 @@ def fit(
     *,
     epochs: int,
     objective: Objective | None = None,
-    space: WidthSpace | None = None,
+    space: WidthSpace | Iterable[WidthLike] | None = None,
     schedule: MakeSchedule | None = None,
     test: Batches | None = None,
     seed: int = 0,
@@ -72,7 +72,9 @@ def fit(
     """
     if epochs < 1:
         raise ValueError(f"epochs={epochs} must be at least 1")
-    sampled = space or model.space
+    if not isinstance(model, ElasticModel):
+        raise ValueError(f"model must be an ElasticModel, made by fjord.elasticize, not a {type(model).__name__}")
+    sampled = model.space if space is None else as_space(space)
     stepper = SlicedOptimizer(model, optimizer)
     scheduler = schedule(stepper.full) if schedule else None
     model.train()
@@ -83,6 +85,9 @@ def fit(
         for index in range(epochs):
             lr = stepper.full.param_groups[0]["lr"]
             loss, steps = _epoch(model, stepper, objective or plain(), batches, sampled, derive(seed, "epoch", index))
+            if not any(steps.values()):
+                used_up = "; an iterator is used up after one pass: give a list or a DataLoader" if index else ""
+                raise ValueError(f"batches: there is nothing to train on in epoch {index + 1}{used_up}")
             if scheduler:
                 scheduler.step()
             scores = evaluate(model, test) if test is not None else {}
@@ -111,9 +116,7 @@ def _epoch(
         total = total + train_step(model, stepper, objective, batch, (width, space.largest)).cpu()
         steps[width] += 1
         count += 1
-    if count == 0:
-        raise ValueError("batches: there is nothing to train on")
-    return float(total) / count, steps
+    return float(total) / max(1, count), steps
 
 
 def _note(epoch: Epoch) -> str:

@@ -115,6 +115,11 @@ class WidthSpace:
         return f"WidthSpace({', '.join(f'{w}: {p}' for w, p in pairs)})"
 
 
+def as_space(value: WidthSpace | Iterable[WidthLike]) -> WidthSpace:
+    """Return a width space, made from a list of equally likely widths if need be."""
+    return value if isinstance(value, WidthSpace) else WidthSpace.of(value)
+
+
 def uniform(k: int) -> WidthSpace:
     """Return the paper's uniform-k: P = {1/k, 2/k, ..., 1}, equally likely."""
     if type(k) is not int or k < 1:

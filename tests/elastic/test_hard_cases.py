@@ -153,6 +153,45 @@ def test_any_change_to_a_shared_submodel_is_kept():
         elastic.state_dict()
 
 
+def test_a_copy_and_a_view_changed_at_once_are_an_error_too():
+    elastic = fjord.elasticize(MOTIFS["gru"].build(), MOTIFS["gru"].inputs())
+    narrow, whole = elastic.at("2/5"), elastic.at("1")
+    with torch.no_grad():
+        narrow.rnn.weight_hh_l0.add_(1)
+        whole.rnn.weight_hh_l0.add_(1)
+    with pytest.raises(ValueError, match="changed in two submodels at once"):
+        elastic.state_dict()
+
+
+def test_submodels_the_user_holds_follow_every_step():
+    elastic = fjord.elasticize(MOTIFS["gru"].build(), MOTIFS["gru"].inputs())
+    held = {width: elastic.at(width) for width in ("1/5", "3/5", "1")}
+    optimizer = fjord.SlicedOptimizer(elastic, SGD)
+    for width in ("1", "1/5", "3/5"):
+        optimizer.zero_grad()
+        held[width](*MOTIFS["gru"].inputs()).square().mean().backward()
+        optimizer.step()
+    for width, net in held.items():
+        assert torch.equal(net.rnn.weight_hh_l0, elastic.cut(width).rnn.weight_hh_l0)
+
+
+def test_the_mode_of_the_model_is_that_of_its_submodels():
+    elastic = fjord.elasticize(mlp(), randn(2, 6))
+    elastic.at("2/5").eval()
+    assert elastic.at("2/5").training
+    assert not elastic.eval().at("2/5").training
+    with pytest.raises(TypeError, match=r"call model\.at\(width\)"):
+        elastic(randn(2, 6))
+    assert "Sequential, widths 1/5" in repr(elastic)
+
+
+def test_an_example_the_model_does_not_take_is_named():
+    with pytest.raises(
+        ValueError, match=r"example_inputs: Sequential does not run on them \(\(2, 7\) of torch.float32\)"
+    ):
+        fjord.elasticize(mlp(), randn(2, 7))
+
+
 def test_an_integer_that_merely_equals_a_width_is_left_alone():
     class Limited(nn.Module):
         def __init__(self) -> None:

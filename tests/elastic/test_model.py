@@ -77,6 +77,8 @@ def test_a_width_outside_the_space_warns_and_takes_the_next_larger_norm():
     with pytest.warns(UserWarning, match=r"width 1/2 is not one the model was trained at .* recalibration"):
         net = elastic.cut("1/2")
     assert torch.equal(net.bn.weight, torch.full((5,), 7.0, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"1/2 is not one of .* use cut"):
+        elastic.at("1/2")
 
 
 def test_norms_of_a_width_above_all_trained_ones_do_not_exist():

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from fjord.elastic.blueprint import Blueprint
-from fjord.elastic.errors import ADVICE, ElasticityError
+from fjord.elastic.errors import ADVICE, FORWARD_ERRORS, ElasticityError
 from fjord.elastic.masked import Masked, cast, masked_tensors
 from fjord.elastic.plan import Axis, WidthPlan, own, take
 from fjord.elastic.trace import Trace, copied, fresh_copy, named_tensors
@@ -23,8 +23,6 @@ from fjord.seeding import derive
 from fjord.width import Width
 
 A = torch.ops.aten
-FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError, KeyError)
-"""What a forward raises when a size or a precision does not fit."""
 
 
 def randomised(model: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch._ops import OpOverloadPacket
 
 from fjord.elastic.blueprint import Blueprint, Factory, without_weights
-from fjord.elastic.check import FORWARD_ERRORS, Proof
-from fjord.elastic.errors import ADVICE, ElasticityError
+from fjord.elastic.check import Proof
+from fjord.elastic.errors import ADVICE, FORWARD_ERRORS, ElasticityError
 from fjord.elastic.families import TIED, build_plan
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.module_cut import attribute_meanings
@@ -19,7 +19,7 @@ from fjord.elastic.plan import WidthPlan
 from fjord.elastic.probe import Probe, probe, resized
 from fjord.elastic.rules import Rule
 from fjord.elastic.trace import Trace, Tracer, named_tensors
-from fjord.width import WidthLike, WidthSpace, uniform
+from fjord.width import WidthLike, WidthSpace, as_space, uniform
 
 LARGE = 30_000_000
 """Models with more parameters are proved in single precision first: moving the weights is what takes time."""
@@ -50,8 +50,7 @@ def elasticize(
     if norms not in ("layers", "statistics", "shared"):
         raise ValueError(f"norms={norms!r} must be 'layers', 'statistics' or 'shared'")
     patterns = (freeze,) if isinstance(freeze, str) else tuple(freeze)
-    given = uniform(5) if widths is None else widths
-    space = given if isinstance(given, WidthSpace) else WidthSpace.of(given)
+    space = uniform(5) if widths is None else as_space(widths)
     maker = _Maker(model, _as_tuple(example_inputs), space, patterns, round_to, dict(rules or {}), factory)
     blueprint, plan = maker.make()
     return ElasticModel.spread(blueprint.on(without_weights(model)), plan, maker.space, norms, named_tensors(model))

@@ -7,5 +7,7 @@ class ElasticityError(ValueError):
 
 ADVICE = (
     "What to do: keep the layer whole with freeze=['<its name>*'], give the operation a rule with "
-    "rules={torch.ops...: function}, or build each width yourself with factory=function(width)."
+    "rules={torch.ops...: function}, or build each submodel yourself with factory=function(kept)."
 )
+FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError, KeyError)
+"""What a user's forward raises when a size, a device or a precision does not fit."""

@@ -46,14 +46,15 @@ class ElasticModel:
     def at(self, width: Widths) -> nn.Module:
         """Return the submodel of this width on the model's own storage: to train it, or to switch width at run time.
 
-        The same width gives the same module. Weights whose units lie in several runs (LSTM gates) cannot
-        be views: they are copied in by this call, and what was trained is copied back by the next call.
+        The same width gives the same module, in the mode of this model (`train`, `eval`). Weights whose units
+        lie in several runs (LSTM gates) cannot be views: they are copied in by this call, and what was trained
+        is copied back by the next call.
         """
         view = self.view(width)
         if not view.held:
             view.held = True
             view.pull()
-        return view.net
+        return view.net if view.net.training == self.training else view.net.train(self.training)
 
     def view(self, width: Widths) -> View:
         """Return the shared submodel of this width with its parts, up to date."""
@@ -74,6 +75,12 @@ class ElasticModel:
         return self._views.values()
 
     def _new_view(self, widths: dict[str, Width]) -> View:
+        strange = set(widths.values()) - set(self.space.widths)
+        if strange and norm_tensors(self.blueprint.template, self.norms):
+            raise ValueError(
+                f"width {', '.join(map(str, sorted(strange)))} is not one of {', '.join(map(str, self.space.widths))} "
+                "and has no BatchNorm layers of its own to train: use cut(), or elasticize with this width"
+            )
         kept = self.plan.ordered(widths)
         sources = self._sources(widths, kept)
         parts = {name: Part.of(key, self.tensors[key], indices) for name, (key, indices) in sources.items()}
@@ -82,18 +89,15 @@ class ElasticModel:
 
     def sync(self) -> None:
         """Write back what the user trained in copied weights (see `at`)."""
-        written: set[str] = set()
-        for view in self._views.values():
-            for part in view.copies if view.held else ():
-                if part.changed:
-                    if part.key in written:
-                        raise ValueError(
-                            f"{part.key} was changed in two submodels at once, and one change would be lost: "
-                            "call at() before each step, or step both with a SlicedOptimizer"
-                        )
-                    part.push()
-                    written.add(part.key)
-        for view in self._views.values() if written else ():
+        changed = [part for view in self._views.values() if view.held for part in view.copies if part.changed]
+        for part in changed:
+            if part.outdated:
+                raise ValueError(
+                    f"{part.key} was changed in two submodels at once, and one change would be lost: "
+                    "call at() before each step, or step both with a SlicedOptimizer"
+                )
+            part.push()
+        for view in self._views.values() if changed else ():
             view.pull()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -178,6 +182,15 @@ class ElasticModel:
         from fjord.elastic.storage import save
 
         save(self, path)
+
+    def __call__(self, *args: Any) -> Any:
+        """Refuse: only a submodel has a width."""
+        raise TypeError("an elastic model has many widths: call model.at(width)(...) or model.cut(width)(...)")
+
+    def __repr__(self) -> str:
+        """Name the model and its widths."""
+        kind = type(self.blueprint.template).__name__
+        return f"ElasticModel({kind}, widths {', '.join(map(str, self.space.widths))}); see .summary()"
 
     def summary(self) -> str:
         """Explain families, their layers and units, and what is frozen and why."""

@@ -9,6 +9,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fjord.elastic.blueprint import without_weights
+from fjord.elastic.errors import FORWARD_ERRORS
 
 Log = list[tuple[str, str]]
 
@@ -44,7 +45,7 @@ def probe(model: nn.Module, inputs: tuple[Any, ...]) -> Probe:
         one, first = _run(twin.eval(), resized(inputs, 1))
         two, second = _run(twin.eval(), resized(inputs, 2))
         trained, _ = _run(twin.train(), resized(inputs, 2))
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, AttributeError, NotImplementedError):
+    except FORWARD_ERRORS:
         return Probe()
     batched = _first_sizes(first) == {1} and _first_sizes(second) == {2}
     return Probe(batched, two == trained, any("softmax" in name or "scaled_dot" in name for name, _ in one))

@@ -23,7 +23,7 @@ from fjord.elastic.norms import Norms, locate, norm_tensors
 from fjord.elastic.plan import WidthPlan
 from fjord.elastic.rules import Rule
 from fjord.elastic.trace import named_tensors
-from fjord.width import Widths, WidthSpace
+from fjord.width import WidthLike, Widths, WidthSpace, parse_width
 
 FORMAT = 1
 
@@ -39,6 +39,9 @@ class Info:
     per_width: frozenset[str]
     route: str
     attributes: frozenset[str]
+    width: str | None
+    """The width of a file that holds one submodel, as text; None where it holds all."""
+    text: str
 
 
 def save(model: ElasticModel, path: str | Path) -> None:
@@ -83,7 +86,8 @@ def _open(path: str | Path) -> Any:
 def read_info(path: str | Path) -> Info:
     """Read plan and widths of a file without its weights."""
     with _open(path) as file:
-        text = (file.metadata() or {}).get("fjord")
+        metadata = file.metadata() or {}
+    text = metadata.get("fjord")
     if text is None:
         raise ValueError(f"{path}: holds tensors but no width plan; was it written by save()?")
     try:
@@ -93,7 +97,7 @@ def read_info(path: str | Path) -> Info:
         space = WidthSpace.of({w: Fraction(p) for w, p in data["widths"].items()})
         plan = WidthPlan.from_json(data["plan"])
         names = frozenset(data["per_width"]), data["route"], frozenset(data["attributes"])
-        return Info(data["model"], plan, space, data["norms"], *names)
+        return Info(data["model"], plan, space, data["norms"], *names, metadata.get("width"), text)
     except (json.JSONDecodeError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{path}: its width plan cannot be read ({type(error).__name__}: {error})") from error
 
@@ -101,11 +105,20 @@ def read_info(path: str | Path) -> Info:
 def read_cut(path: str | Path, width: Widths) -> dict[str, Tensor]:
     """Read the tensors of one submodel; nothing else of the file is read into memory."""
     info = read_info(path)
+    if info.width is not None:
+        raise ValueError(f"{path}: holds the submodel of width {info.width} alone; read it whole with load()")
     widths = info.plan.widths(width)
     sources = locate(info.plan, info.space, set(info.per_width), widths, info.plan.ordered(widths))
     with _open(path) as file:
         _check_tensors(path, file, info)
         return {name: _read_slice(file.get_slice(key), indices) for name, (key, indices) in sources.items()}
+
+
+def write_cut(source: str | Path, width: WidthLike, target: str | Path) -> dict[str, Tensor]:
+    """Cut one width out of a file into a file of its own, which `load` opens."""
+    tensors = read_cut(source, width)
+    write(target, tensors, {"fjord": read_info(source).text, "width": str(parse_width(width))})
+    return tensors
 
 
 def _check_tensors(path: str | Path, file: Any, info: Info) -> None:
@@ -162,6 +175,7 @@ def load(
 ) -> Any:
     """Read a file back: the whole elastic model, or with `width` only that submodel as a plain module.
 
+    A file written by `fjord cut` holds one submodel and gives that.
     `build` is the model the file was made from, or a function that makes it (its weights do not matter).
     Models whose submodels are built from the graph are traced again: give `example_inputs`, and `rules` if
     there were any. Models cut by a factory need it again.
@@ -169,6 +183,12 @@ def load(
     info = read_info(path)
     model = build if isinstance(build, nn.Module) else build()
     blueprint = _blueprint(path, info, model, _Remade(example_inputs, dict(rules or {}), factory))
+    if info.width is not None:
+        if width is not None:
+            raise ValueError(f"{path}: holds the submodel of width {info.width} alone; load it without a width")
+        with _open(path) as file:
+            tensors = _as_kinds({key: file.get_tensor(key) for key in file.keys()}, model)
+        return blueprint.build(tensors, info.plan, info.plan.ordered(info.width)).train(model.training)
     if width is None:
         with _open(path) as file:
             _check_tensors(path, file, info)

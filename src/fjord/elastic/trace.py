@@ -14,7 +14,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from fjord.elastic.errors import ADVICE, ElasticityError
+from fjord.elastic.errors import ADVICE, FORWARD_ERRORS, ElasticityError
 from fjord.elastic.labels import Labels, Units
 from fjord.elastic.rules import RULES, Call, Rule, describe, shape_of
 from fjord.elastic.rules.elementwise import elementwise
@@ -68,6 +68,7 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, open_batch: bool)
             stops = any("set_grad_enabled" in str(node.target) for node in program.graph.nodes)
             graph = program.run_decompositions(table).module(check_guards=False)
     except Exception as error:  # torch.export raises many kinds; all mean that there is no graph
+        _demand_run(model, inputs)
         lines = [line for line in str(error).strip().splitlines() if line.strip()]
         raise ElasticityError(
             f"{type(model).__name__} has no graph: torch.export says {type(error).__name__}: "
@@ -76,6 +77,18 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, open_batch: bool)
     assert isinstance(graph, GraphModule)
     graph.meta["stops_gradients"] = stops  # torch.no_grad inside forward is lost with the decomposition
     return graph
+
+
+def _demand_run(model: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Raise if the model does not even run on the example."""
+    try:
+        with torch.no_grad():
+            fresh_copy(model)(*inputs)
+    except FORWARD_ERRORS as error:
+        shapes = [f"{tuple(v.shape)} of {v.dtype}" if isinstance(v, Tensor) else repr(v) for v in inputs]
+        raise ValueError(
+            f"example_inputs: {type(model).__name__} does not run on them ({'; '.join(shapes)}): {error}"
+        ) from error
 
 
 def _open_first(value: Any) -> Any:

@@ -64,6 +64,11 @@ class Part:
         """Whether a copy was changed since it was brought up to date; by content, as not all changes are counted."""
         return self.pulled is not None and not torch.equal(self.tensor, self.pulled)
 
+    @property
+    def outdated(self) -> bool:
+        """Whether the full-size weights have changed since this copy was brought up to date."""
+        return self.pulled is not None and not torch.equal(take(self.source, self.indices), self.pulled)
+
 
 def _like(source: Tensor, cut: Tensor) -> Tensor:
     return nn.Parameter(cut, source.requires_grad) if isinstance(source, nn.Parameter) else cut
