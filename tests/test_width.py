@@ -76,7 +76,7 @@ def test_given_probabilities_are_followed():
         (lambda: WidthSpace.of({"1/2": 0, "1": 1}), "one above 0 for each width"),
         (lambda: WidthSpace((Fraction(1, 2), Fraction(1)), (Fraction(1, 2), Fraction(1, 3))), "add up to 5/6, not 1"),
         (lambda: WidthSpace((Fraction(1), Fraction(1, 2)), (Fraction(1, 2), Fraction(1, 2))), "rising order"),
-        (lambda: uniform(0), "k must be at least 1"),
+        (lambda: uniform(0), "k must be a whole number of at least 1"),
         (lambda: uniform(5).upto("1/10"), "ceiling 1/10 is below the smallest width 1/5"),
     ],
 )

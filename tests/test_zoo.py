@@ -4,7 +4,6 @@ import importlib.util
 
 import pytest
 import torch
-
 from benchmarks import zoo
 
 if not (importlib.util.find_spec("timm") and importlib.util.find_spec("torchvision")):
