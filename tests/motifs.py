@@ -228,6 +228,19 @@ class Reused(nn.Module):
         return {"scores": self.head(y)}
 
 
+class PaddedShortcut(nn.Module):
+    """The parameter-free shortcut of early ResNets: channels padded with zeros on both sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.conv, self.head = nn.Conv2d(3, 10, 3, padding=1), nn.Conv2d(10, 20, 3, 2, 1), nn.Linear(20, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        y = self.conv(x) + F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 5, 5))
+        return self.head(F.relu(y).mean((2, 3)))
+
+
 class Stepped(nn.Module):
     """Every second unit is taken by a slice with a step."""
 
@@ -284,6 +297,9 @@ MOTIFS: dict[str, Motif] = {
     ),
     "sizes in forward": Motif(HardCoded, images, {"conv.weight[0]": 20, "inner.weight[0]": 10}),
     "rms norm, glu": Motif(RMS, vectors, {"first.weight[0]": 10, "gate.weight[0]": 15}),
+    "padded shortcut": Motif(
+        PaddedShortcut, images, {"stem.weight[0]": 10, "conv.weight[0]": 5, "conv.weight[0]@15": 5}
+    ),
     "slice with a step": Motif(Stepped, vectors, {"first.weight[0]": 10}),
     "module used twice": Motif(Reused, vectors, {"first.weight[0]": 10}),
     "channels-last flatten": Motif(channels_last, images, {"conv.weight[0]": 10}),
