@@ -139,7 +139,7 @@ class ElasticModel:
         return {key: tensor.detach() for key, tensor in self.tensors.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Copy all tensors in; names and shapes must match."""
+        """Copy all tensors in, over whatever submodels hold; names and shapes must match."""
         if state.keys() != self.tensors.keys():
             odd = ", ".join(sorted(state.keys() ^ self.tensors.keys()))
             raise ValueError(f"state: these tensors are missing or unknown: {odd}")
@@ -150,7 +150,6 @@ class ElasticModel:
         ]
         if wrong:
             raise ValueError(f"state: shapes do not match: {'; '.join(wrong)}")
-        self.sync()
         with torch.no_grad():
             for key, tensor in self.tensors.items():
                 tensor.copy_(state[key])
