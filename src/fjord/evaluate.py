@@ -4,9 +4,13 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fjord.data.federated import TestSet
 from fjord.elastic.model import ElasticModel
 from fjord.objective import IGNORED, cross_entropy
 from fjord.width import Width, WidthLike, parse_width
@@ -70,3 +74,55 @@ def evaluate(model: ElasticModel, batches: Batches, widths: Iterable[WidthLike] 
         return {width: tally.score() for width, tally in tallies.items()}
     finally:
         model.train(mode)
+
+
+@dataclass(frozen=True)
+class Tested:
+    """How each example of a test set did: its summed loss, its right answers and its answers that count."""
+
+    loss: NDArray[np.float64]
+    right: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @classmethod
+    def joined(cls, parts: "Iterable[Tested]") -> "Tested":
+        """Put parts of a test set together, in order."""
+        parts = list(parts)
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("loss", "right", "count")))
+
+    def score(self, chosen: NDArray[np.bool_] | None = None) -> Score:
+        """Return the score over all examples, or over some."""
+        mask = slice(None) if chosen is None else chosen
+        count = int(self.count[mask].sum())
+        if count == 0:
+            raise ValueError("test: there is nothing to score, no target counts")
+        return Score(float(self.loss[mask].sum()) / count, int(self.right[mask].sum()) / count, count)
+
+
+@torch.no_grad()
+def test_batches(
+    model: ElasticModel, test: TestSet, widths: Iterable[Width], batch: int, share: int = 0, shares: int = 1
+) -> dict[Width, list[Tested]]:
+    """Test the model in evaluation mode on every batch of a set, or on each `shares`-th from the given one on."""
+    mode, found = model.training, {width: list[Tested]() for width in widths}
+    try:
+        model.eval()
+        nets = {width: model.view(width).net for width in found}
+        for start in range(share * batch, len(test.inputs), shares * batch):
+            inputs, target = test.inputs[start : start + batch], test.targets[start : start + batch]
+            for width, net in nets.items():
+                found[width].append(_tested(net(inputs), target))
+        return found
+    finally:
+        model.train(mode)
+
+
+test_batches.__test__ = False  # type: ignore[attr-defined]  # not a test of pytest
+
+
+def _tested(logits: Tensor, target: Tensor) -> Tested:
+    flat, wanted = logits.reshape(-1, logits.shape[-1]), target.reshape(-1)
+    loss = F.cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none").reshape(len(target), -1)
+    counted = (target != IGNORED).reshape(len(target), -1)
+    right = (logits.argmax(-1) == target).reshape(len(target), -1) & counted
+    return Tested(loss.double().sum(1).numpy(), right.sum(1).numpy(), counted.sum(1).numpy())

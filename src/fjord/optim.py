@@ -12,6 +12,7 @@ from fjord.elastic.plan import Indices, leading, put, take, window
 from fjord.elastic.view import Part, View
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Correct = Callable[[Part], None]
 
 
 class SlicedOptimizer:
@@ -57,6 +58,12 @@ class SlicedOptimizer:
                 )
             self.full.state[self.params[key]] = state
 
+    def restart(self) -> None:
+        """Forget momentum and the like, as a new optimizer would."""
+        if any(self.full.state.values()):
+            self._start_memory()
+            self._lent.clear()
+
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for view in self.model.views():
@@ -71,8 +78,11 @@ class SlicedOptimizer:
             self._slices[id(view)] = self.make([_moved(part) for part in parts])
         return self._slices[id(view)]
 
-    def step(self) -> None:
-        """Step on every submodel that has gradients; what submodels share is summed and moved once, in the widest."""
+    def step(self, correct: Correct | None = None) -> None:
+        """Step on every submodel that has gradients; what submodels share is summed and moved once, in the widest.
+
+        `correct` may change the summed gradient of each part, once, before the step.
+        """
         touched = [view for view in self.model.views() if any(p.tensor.grad is not None for p in view.trained)]
         if not touched:
             raise ValueError("no submodel of the model has gradients: call backward() on the loss of model.at(width)")
@@ -80,6 +90,10 @@ class SlicedOptimizer:
         for view in touched[1:]:
             _add_gradients(touched[0], view)
         for view in touched:
+            if correct is not None:
+                for part in view.trained:
+                    if part.tensor.grad is not None:
+                        correct(part)
             self._step_one(view, self._slice(view))
         for view in self.model.views():
             if view.held:

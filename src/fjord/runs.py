@@ -1,55 +1,120 @@
-"""The run folder: configuration, environment, metrics. Figures are made from such folders alone."""
+"""The run folder: configuration, environment, metrics, checkpoint. Figures are made from such folders alone."""
 
 import json
+import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from fjord.elastic.storage import read_tensors, write
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's folder: `config.json`, `env.json` and `metrics.jsonl`."""
+    """One run's folder: `config.json`, `env.json`, `metrics.jsonl` and, for what can be resumed, a checkpoint."""
 
     path: Path
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
-        """Make the folder, write down what is run and where, and start the metrics anew."""
-        try:
+        """Make the folder, write down what is run and where; a folder that holds a run is never written over."""
+        folder = cls(path)
+        if (path / "config.json").exists():
+            raise ValueError(f"run folder {path}: already holds a run; resume it, or choose another folder")
+        with folder.writing():
             path.mkdir(parents=True, exist_ok=True)
-            (path / "config.json").write_text(json.dumps(dict(config), indent=2, default=str) + "\n")
-            (path / "env.json").write_text(json.dumps(environment(), indent=2) + "\n")
             (path / "metrics.jsonl").write_text("")
+        folder.write_json("env.json", environment())
+        folder.write_json("config.json", config)
+        return folder
+
+    @classmethod
+    def free(cls, path: Path) -> Path:
+        """Return the path, or with a number at its end if a run lies there already."""
+        taken, number = path, 1
+        while (taken / "config.json").exists():
+            number += 1
+            taken = path.with_name(f"{path.name}-{number}")
+        return taken
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the latest checkpoint lies."""
+        return self.path / "checkpoint.safetensors"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn a failure of the disk into one clear error."""
+        try:
+            yield
         except OSError as error:
-            raise ValueError(f"run folder {path}: cannot be written: {error}") from error
-        return cls(path)
+            raise ValueError(f"run folder {self.path}: cannot be written: {error}") from error
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file, whole or not at all."""
+        draft = self.path / f".{name}.tmp"
+        with self.writing():
+            draft.write_text(json.dumps(value, indent=2, default=str) + "\n")
+            os.replace(draft, self.path / name)
+
+    def read_json(self, name: str) -> Any:
+        """Read a JSON file of the folder."""
+        try:
+            return json.loads((self.path / name).read_text())
+        except FileNotFoundError:
+            raise ValueError(f"{self.path}: there is no {name}; is this the folder of a run?") from None
+        except (OSError, json.JSONDecodeError) as error:
+            raise ValueError(f"{self.path / name}: cannot be read: {error}") from error
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add rows of metrics."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+        with self.writing(), (self.path / "metrics.jsonl").open("a") as file:
             file.writelines(json.dumps(dict(row)) + "\n" for row in rows)
+
+    def keep_rows(self, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop rows that came after a checkpoint, and a last line that was cut short."""
+        rows = [row for row in self.metrics() if wanted(row)]
+        draft = self.path / ".metrics.jsonl.tmp"
+        with self.writing():
+            draft.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            os.replace(draft, self.path / "metrics.jsonl")
 
     @property
     def config(self) -> dict[str, Any]:
         """What was run."""
-        loaded: dict[str, Any] = json.loads((self.path / "config.json").read_text())
+        loaded: dict[str, Any] = self.read_json("config.json")
         return loaded
 
     @property
     def env(self) -> dict[str, str]:
         """Where it was run, and from which commit."""
-        loaded: dict[str, str] = json.loads((self.path / "env.json").read_text())
+        loaded: dict[str, str] = self.read_json("env.json")
         return loaded
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return all rows."""
-        return [json.loads(line) for line in (self.path / "metrics.jsonl").read_text().splitlines()]
+        """Return all whole rows."""
+        try:
+            lines = (self.path / "metrics.jsonl").read_text().splitlines(keepends=True)
+        except OSError as error:
+            raise ValueError(f"{self.path}: has no readable metrics.jsonl: {error}") from error
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def save_checkpoint(self, tensors: dict[str, Tensor], info: Mapping[str, Any]) -> None:
+        """Write a checkpoint in place of the last one, whole or not at all."""
+        write(self.checkpoint, tensors, {"run": json.dumps(dict(info))})
+
+    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Read the checkpoint."""
+        tensors, metadata = read_tensors(self.checkpoint)
+        return tensors, json.loads(metadata["run"])
 
 
 def environment() -> dict[str, str]:
@@ -60,6 +125,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "machine": platform.machine(),
+        "processors": str(os.cpu_count()),
     }
 
 

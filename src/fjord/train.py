@@ -12,7 +12,7 @@ from torch import Tensor
 from fjord.elastic.model import ElasticModel
 from fjord.evaluate import Batches, Score, evaluate
 from fjord.objective import Objective, plain
-from fjord.optim import MakeOptimizer, SlicedOptimizer
+from fjord.optim import Correct, MakeOptimizer, SlicedOptimizer
 from fjord.seeding import derive
 from fjord.width import Width, WidthLike, WidthSpace, as_space
 
@@ -36,6 +36,7 @@ def train_step(
     objective: Objective,
     batch: tuple[Tensor, Tensor],
     widths: tuple[Width, Width],
+    correct: Correct | None = None,
 ) -> Tensor:
     """Take one step at (sampled, widest) width; only weights of the submodels it ran move."""
     inputs, target = batch
@@ -47,7 +48,7 @@ def train_step(
 
     loss = objective(logits_at, target, *widths)
     loss.backward()
-    optimizer.step()
+    optimizer.step(correct)
     return loss.detach()
 
 

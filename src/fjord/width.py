@@ -127,5 +127,17 @@ def uniform(k: int) -> WidthSpace:
     return WidthSpace.of([Fraction(i, k) for i in range(1, k + 1)])
 
 
+def parse_space(text: str) -> WidthSpace:
+    """Return the space meant by uniform-k or a list of widths.
+
+    >>> parse_space("uniform-2") == parse_space("1/2,1")
+    True
+    """
+    name, _, count = text.partition("-")
+    if name == "uniform" and count.isdigit():
+        return uniform(int(count))
+    return WidthSpace.of([parse_width(part) for part in text.split(",")])
+
+
 def _listed(values: Iterable[Fraction]) -> str:
     return "(" + ", ".join(map(str, values)) + ")"

@@ -47,6 +47,15 @@ def without_weights(model: nn.Module) -> nn.Module:
     return copied(model, {name: empty_like(t) for name, t in named_tensors(model).items()})
 
 
+def as_kinds(tensors: Mapping[str, Tensor], template: nn.Module) -> dict[str, Tensor]:
+    """Make each tensor a parameter or a buffer, as it is in the model."""
+    parameters = {name: p.requires_grad for name, p in template.named_parameters()}
+    return {
+        key: nn.Parameter(t, parameters[n]) if (n := key.partition("@")[0]) in parameters else t
+        for key, t in tensors.items()
+    }
+
+
 def _filled(net: nn.Module, tensors: Mapping[str, Tensor], template: nn.Module) -> nn.Module:
     """Put tensors into a module that a factory made, checking every name and shape."""
     current = {**dict(net.named_parameters(remove_duplicate=False)), **dict(net.named_buffers(remove_duplicate=False))}

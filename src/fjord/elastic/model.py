@@ -81,7 +81,7 @@ class ElasticModel:
                 f"width {', '.join(map(str, sorted(strange)))} is not one of {', '.join(map(str, self.space.widths))} "
                 "and has no BatchNorm layers of its own to train: use cut(), or elasticize with this width"
             )
-        kept = self.plan.ordered(widths)
+        kept = self._ordered(widths)
         sources = self._sources(widths, kept)
         parts = {name: Part.of(key, self.tensors[key], indices) for name, (key, indices) in sources.items()}
         net = self.blueprint.build({name: part.tensor for name, part in parts.items()}, self.plan, kept)
@@ -110,17 +110,22 @@ class ElasticModel:
 
         `kept` replaces the leading units by others, such as `plan.random(width, generator)`.
         """
-        kept = self.plan.ordered(width) if kept is None else kept
-        return self.blueprint.build(self.cut_tensors(width, kept), self.plan, kept).train(self.training)
+        widths = self.plan.widths(width)
+        kept = self._ordered(widths) if kept is None else kept
+        return self.blueprint.build(self.cut_tensors(widths, kept), self.plan, kept).train(self.training)
 
     def cut_tensors(self, width: Widths, kept: Kept | None = None) -> dict[str, Tensor]:
         """Return copies of the tensors of the submodel of this width."""
         self.sync()
         widths = self.plan.widths(width)
-        sources = self._sources(widths, self.plan.ordered(widths) if kept is None else kept)
+        sources = self._sources(widths, self._ordered(widths) if kept is None else kept)
         return {
             name: own(take(self.tensors[key], indices), self.tensors[key]) for name, (key, indices) in sources.items()
         }
+
+    def _ordered(self, widths: dict[str, Width]) -> Kept:
+        """Return the units a submodel keeps unless told otherwise."""
+        return self.plan.ordered(widths)
 
     def _sources(self, widths: dict[str, Width], kept: Kept) -> dict[str, tuple[str, Indices]]:
         """Return for each tensor of a submodel its key and the indices to take."""

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch._ops import OpOverloadPacket
 
-from fjord.elastic.blueprint import Blueprint, Factory, without_weights
+from fjord.elastic.blueprint import Blueprint, Factory, as_kinds, without_weights
 from fjord.elastic.elasticize import open_trace
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.module_cut import attribute_meanings
@@ -67,11 +67,19 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         save_file({k: t.detach().contiguous() for k, t in tensors.items()}, draft, metadata)
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())  # a name must never stand for a file that a power cut left empty
         os.replace(draft, path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
         raise ValueError(f"{path}: cannot be written: {error}") from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read all tensors of a safetensors file, and its metadata."""
+    with _open(path) as file:
+        return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}
 
 
 def _open(path: str | Path) -> Any:
@@ -187,14 +195,14 @@ def load(
         if width is not None:
             raise ValueError(f"{path}: holds the submodel of width {info.width} alone; load it without a width")
         with _open(path) as file:
-            tensors = _as_kinds({key: file.get_tensor(key) for key in file.keys()}, model)
+            tensors = as_kinds({key: file.get_tensor(key) for key in file.keys()}, model)
         return blueprint.build(tensors, info.plan, info.plan.ordered(info.width)).train(model.training)
     if width is None:
         with _open(path) as file:
             _check_tensors(path, file, info)
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-        return ElasticModel(blueprint, info.plan, info.space, info.norms, _as_kinds(tensors, model))
-    tensors = _as_kinds(read_cut(path, width), model)
+        return ElasticModel(blueprint, info.plan, info.space, info.norms, as_kinds(tensors, model))
+    tensors = as_kinds(read_cut(path, width), model)
     return blueprint.build(tensors, info.plan, info.plan.ordered(width)).train(model.training)
 
 
@@ -228,12 +236,3 @@ def _blueprint(path: str | Path, info: Info, model: nn.Module, remade: _Remade) 
     return Blueprint(
         template, attributes=frozenset(k for k in found if f"{k[0].__qualname__}.{k[1]}" in info.attributes)
     )
-
-
-def _as_kinds(tensors: dict[str, Tensor], template: nn.Module) -> dict[str, Tensor]:
-    """Make each tensor a parameter or a buffer, as it is in the model."""
-    parameters = {name: p.requires_grad for name, p in template.named_parameters()}
-    return {
-        key: nn.Parameter(t, parameters[n]) if (n := key.partition("@")[0]) in parameters else t
-        for key, t in tensors.items()
-    }

@@ -6,7 +6,7 @@ the noise of its last batches: it ends at a few per cent. About 20 s on one core
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import partial
@@ -48,6 +48,9 @@ def paper() -> Theorem1:
 def decaying() -> Theorem1:
     """Return the same with a decaying step and more iterations."""
     return replace(paper(), steps=40_000, decay=True)
+
+
+RECIPES: dict[str, Callable[[], Theorem1]] = {"theorem1.paper": paper, "theorem1.decaying": decaying}
 
 
 def target(size: int, seed: int) -> Tensor:

@@ -1,0 +1,22 @@
+"""The command line."""
+
+import sys
+
+import typer
+from rich.console import Console
+
+from fjord.cli import models, runs
+
+app = typer.Typer(help="Train one network that every device can carry.", no_args_is_help=True, add_completion=False)
+for command in (runs.run, runs.report, runs.show, models.inspect, models.footprint, models.cut):
+    app.command()(command)
+app.command(name="list")(runs.list_recipes)
+
+
+def main() -> None:
+    """Run the command line; what a user got wrong is one line, not a traceback."""
+    try:
+        app()
+    except ValueError as error:
+        Console(stderr=True, highlight=False).print(f"fjord: {error}", markup=False, soft_wrap=True)
+        sys.exit(2)

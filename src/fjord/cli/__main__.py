@@ -1,0 +1,5 @@
+"""`python -m fjord.cli`."""
+
+from fjord.cli import main
+
+main()

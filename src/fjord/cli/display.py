@@ -1,0 +1,83 @@
+"""What a person sees while a run goes on, and the table at its end."""
+
+import time
+from collections.abc import Iterable
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fjord.evaluate import Score
+from fjord.experiment import Experiment
+from fjord.federation import RoundRecord
+from fjord.runs import RunFolder
+from fjord.width import Width, parse_width
+
+
+class Display:
+    """A live view of a run on a terminal; a line now and then elsewhere."""
+
+    def __init__(self, experiment: Experiment, console: Console) -> None:
+        self.metric, self.console = experiment.metric, console
+        self.title = f"{experiment.name}: {experiment.find_method().name}, seed {experiment.seed}"
+        columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("left"), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=console)
+        self.task = self.progress.add_task("rounds", total=None)
+        self.losses: list[float] = []
+        self.scores: dict[Width, Score] = {}
+        self.live = Live(self.render(), console=console, refresh_per_second=4, transient=True)
+        self.said = time.monotonic()
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        if self.console.is_terminal:
+            self.live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End."""
+        if self.console.is_terminal:
+            self.live.stop()
+
+    def on_round(self, record: RoundRecord, done: int, total: int) -> None:
+        """Show one round."""
+        self.losses = [*self.losses[-9:], record.loss]
+        self.scores |= record.scores
+        self.progress.update(self.task, completed=done, total=total)
+        if self.console.is_terminal:
+            self.live.update(self.render())
+        elif record.scores and (time.monotonic() - self.said > 5 or done == total):
+            self.said = time.monotonic()
+            scores = "  ".join(f"{width}: {shown(score, self.metric)}" for width, score in self.scores.items())
+            self.console.print(f"round {done}/{total}  loss {self.loss():.3f}  {scores}", soft_wrap=True)
+
+    def loss(self) -> float:
+        """Return the training loss over the last rounds."""
+        known = [loss for loss in self.losses if loss == loss]
+        return sum(known) / len(known) if known else float("nan")
+
+    def render(self) -> Group:
+        """Return what is shown now."""
+        table = Table("loss (10 rounds)", *(f"{self.metric} at {width}" for width in self.scores), title=self.title)
+        table.add_row(f"{self.loss():.3f}", *(shown(score, self.metric) for score in self.scores.values()))
+        return Group(self.progress, table)
+
+
+def shown(score: Score, metric: str) -> str:
+    """Return a score as people read it."""
+    return f"{score.accuracy:.1%}" if metric == "accuracy" else f"{score.perplexity:.3f}"
+
+
+def results_table(runs: Iterable[RunFolder]) -> Table:
+    """Return the last score at every width, and what each tier spent."""
+    run = next(iter(runs))
+    config, rows = run.config, run.metrics()
+    finals = {w: s for row in rows if row["scores"] for w, s in row["scores"].items()}
+    table = Table("width", config["metric"], "test loss", title=f"{config['name']}: {config['method']}")
+    for width in sorted(finals, key=parse_width):
+        value = finals[width][config["metric"]]
+        text = f"{value:.1%}" if config["metric"] == "accuracy" else f"{value:.3f}"
+        table.add_row(width, text, f"{finals[width]['loss']:.3f}")
+    return table

@@ -1,0 +1,126 @@
+"""`fjord run`, `fjord list`, `fjord show`, `fjord report`: experiments and what came of them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fjord.cli.display import Display, results_table
+from fjord.experiment import Experiment
+from fjord.methods import METHODS
+from fjord.recipes import theorem1
+from fjord.recipes.find import RECIPES, apply_settings, find_recipe, lasting
+from fjord.run import run as run_experiment
+from fjord.runs import RunFolder
+
+out = Console(highlight=False)
+Recipe = Annotated[str, typer.Argument(help="A recipe of `fjord list`, or your own file.py[:function].")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a setting: key=value; may be repeated.")]
+
+
+def run(
+    recipe: Recipe = "demo",
+    settings: Settings = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random decision (as --set seed=).")] = None,
+    output: Annotated[Path | None, typer.Option(help="The run's folder (default: runs/RECIPE/SEED).")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    page: Annotated[bool, typer.Option(help="Draw the HTML page at the end.")] = True,
+) -> None:
+    """Run a recipe into a run folder; end with a table and the path of an HTML page."""
+    chosen = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
+    if resume is not None:
+        if output is not None or recipe != "demo":
+            raise ValueError("--resume goes on in its own folder with its own recipe: give no recipe and no --output")
+        known = RunFolder(resume).config.get("recipe", {})
+        if "name" not in known:
+            raise ValueError(f"{resume}: was started from Python; go on with fjord.run(..., resume=True)")
+        recipe, chosen = known["name"], [*known["set"], *chosen]
+    if recipe.partition(".")[0] == "theorem1":
+        _theorem1(recipe, chosen, output or Path("runs"))
+        return
+    experiment = apply_settings(find_recipe(recipe)(), chosen)
+    folder = resume or output or RunFolder.free(Path("runs") / experiment.name / str(experiment.seed))
+    _run(experiment, folder, {"name": lasting(recipe), "set": chosen}, resume is not None)
+    out.print(results_table([RunFolder(folder)]))
+    if page:
+        _page([RunFolder(folder)], folder / "report.html")
+
+
+def _run(experiment: Experiment, folder: Path, recipe: dict[str, object], resume: bool) -> None:
+    out.print(f"Run folder: {folder}", markup=False, soft_wrap=True)
+    display = Display(experiment, out)
+    try:
+        with display:
+            run_experiment(experiment, folder, recipe=recipe, resume=resume, on_round=display.on_round)
+    except KeyboardInterrupt:
+        out.print(f"Stopped. Go on with: fjord run --resume {folder}", markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+
+
+def _page(runs: list[RunFolder], target: Path) -> None:
+    from fjord.report import page
+
+    out.print(f"Page: {page.write(runs, target)}", markup=False, soft_wrap=True)
+
+
+def _theorem1(recipe: str, settings: list[str], output: Path) -> None:
+    from fjord.report import theorem1 as figure
+
+    names = [name for name in theorem1.RECIPES if name == recipe or name.startswith(f"{recipe}.")]
+    if not names:
+        raise ValueError(f"recipe {recipe!r} is unknown; known: theorem1, {', '.join(theorem1.RECIPES)}")
+    wrong = [s for s in settings if not s.startswith("seed=") or not s[5:].isdigit()]
+    if wrong:
+        raise ValueError(f"--set {wrong[0]}: {recipe} has one setting, seed, a whole number")
+    seed = int(settings[-1][5:]) if settings else 0
+    done: list[RunFolder] = []
+    for name in names:
+        with out.status(f"{name} ..."):
+            folder = RunFolder.free(output / name / str(seed))
+            done.append(theorem1.run(replace(theorem1.RECIPES[name](), seed=seed), folder))
+    table = Table("rank k", *names, title="Relative distance to the best rank-k approximation")
+    for k, row in enumerate(zip(*(r.metrics()[-1]["distance"] for r in done), strict=True)):
+        table.add_row(str(k + 1), *(f"{value:.2%}" for value in row))
+    out.print(table)
+    out.print(f"Figure: {figure.draw(done, output / f'{recipe}-seed{seed}.png')}", markup=False, soft_wrap=True)
+
+
+def list_recipes() -> None:
+    """List the recipes that can be run, and the methods they can be run with."""
+    table = Table("recipe", "what it is")
+    for name, recipe in RECIPES.items():
+        table.add_row(name, _first_line(recipe))
+    table.add_row("theorem1", "Ordered Dropout recovers the SVD: both settings below, with a figure")
+    for name, setting in theorem1.RECIPES.items():
+        table.add_row(name, _first_line(setting))
+    out.print(table)
+    methods = Table("--set method=", "what it is")
+    for name, method in METHODS.items():
+        methods.add_row(name, _first_line(method))
+    out.print(methods)
+    out.print("They compose with: --set prox=0.01, nova=true, scaffold=true, server=fedavgm, server=fedadam")
+
+
+def _first_line(function: object) -> str:
+    return (function.__doc__ or "").splitlines()[0].removeprefix("Return ")
+
+
+def show(recipe: Recipe, settings: Settings = None) -> None:
+    """Print all settings of a recipe."""
+    experiment = apply_settings(find_recipe(recipe)(), settings or [])
+    table = Table("setting", "value", title=experiment.name)
+    for key, value in experiment.config().items():
+        table.add_row(key, value if isinstance(value, str) else json.dumps(value))
+    out.print(table)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; those that differ only in seed are averaged.")],
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Draw runs as one self-contained HTML page."""
+    _page([RunFolder(path) for path in runs], output)

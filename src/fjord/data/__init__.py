@@ -1,0 +1,1 @@
+"""Federated data: the examples of each client, and a test set."""

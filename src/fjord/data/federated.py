@@ -1,0 +1,88 @@
+"""What a federated dataset is: the examples of each client, fetched when it takes part, and a test set."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and targets."""
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """The union of the clients' held-out examples, and whose each is (-1: nobody's)."""
+
+    inputs: Tensor
+    targets: Tensor
+    owners: Tensor
+
+    __test__ = False  # not a test of pytest
+
+    def __post_init__(self) -> None:
+        if not len(self.inputs) == len(self.targets) == len(self.owners):
+            sizes = f"{len(self.inputs)} inputs, {len(self.targets)} targets and {len(self.owners)} owners"
+            raise ValueError(f"test: {sizes} do not fit together")
+        if not len(self.inputs):
+            raise ValueError("test: there is no example in the test set")
+
+
+class FederatedData(Protocol):
+    """A population of clients; only the clients of a round need be in memory."""
+
+    @property
+    def num_clients(self) -> int:
+        """The size of the population."""
+
+    @property
+    def test(self) -> TestSet:
+        """What the global model is scored on."""
+
+    def examples(self, client_id: int) -> Batch:
+        """Return the training examples of one client."""
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """Tensors of examples (which may be memory-mapped), each with its client."""
+
+    inputs: Tensor
+    targets: Tensor
+    rows: tuple[Tensor, ...]
+    """The examples of each client."""
+    test: TestSet
+
+    @property
+    def num_clients(self) -> int:
+        """The size of the population."""
+        return len(self.rows)
+
+    def examples(self, client_id: int) -> Batch:
+        """Return the training examples of one client."""
+        return self.inputs[self.rows[client_id]], self.targets[self.rows[client_id]]
+
+
+def partition(train: Batch, clients: Tensor, test: Batch, test_clients: Tensor | None = None) -> Partitioned:
+    """Make a federated dataset of tensors and a client number, from 0 on, for each training example."""
+    inputs, targets = train
+    if not len(inputs) == len(targets) == len(clients):
+        sizes = f"{len(inputs)} inputs, {len(targets)} targets and {len(clients)} client numbers"
+        raise ValueError(f"clients: {sizes} do not fit together")
+    counts = torch.bincount(clients)
+    if len(counts) == 0 or int(counts.min()) == 0:
+        empty = int(counts.argmin()) if len(counts) else 0
+        raise ValueError(f"clients: client {empty} has no examples; number the clients from 0 without a gap")
+    rows = clients.argsort(stable=True).split(counts.tolist())
+    owners = torch.full((len(test[0]),), -1) if test_clients is None else test_clients
+    return Partitioned(inputs, targets, rows, TestSet(*test, owners))
+
+
+class Generated:
+    """Clients made by a function when they take part; the latest are remembered, the rest cost nothing."""
+
+    def __init__(self, num_clients: int, make: Callable[[int], Batch], test: TestSet, remembered: int = 512) -> None:
+        self.num_clients, self.test = num_clients, test
+        self.examples = lru_cache(maxsize=remembered)(make)

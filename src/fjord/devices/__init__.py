@@ -1,0 +1,1 @@
+"""Devices: how much of the model each client can carry."""

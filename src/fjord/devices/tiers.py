@@ -1,0 +1,140 @@
+"""Device tiers (section 5.1): which share of the clients can carry which width."""
+
+import csv
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Protocol
+
+from fjord.seeding import Shuffled, derive
+from fjord.width import Width, WidthLike, parse_width, uniform
+
+
+class Devices(Protocol):
+    """The ceilings of a population."""
+
+    @property
+    def tiers(self) -> tuple[Width, ...]:
+        """All ceilings that occur, in rising order."""
+
+    def ceiling(self, client_id: int, round_index: int) -> Width:
+        """Return the widest submodel this client can carry in this round."""
+
+
+@dataclass(frozen=True)
+class Tiers:
+    """Clients in random order, divided into tiers of exact shares."""
+
+    tiers: tuple[Width, ...]
+    shares: tuple[Fraction, ...]
+    num_clients: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if len(self.shares) != len(self.tiers):
+            raise ValueError(f"shares: {len(self.shares)} were given for {len(self.tiers)} tiers")
+        if min(self.shares) < 0 or sum(self.shares) != 1:
+            raise ValueError(f"shares {', '.join(map(str, self.shares))} must not be negative and must add up to 1")
+
+    def ceiling(self, client_id: int, round_index: int) -> Width:
+        """Return the ceiling of the client's tier."""
+        place = Shuffled(self.num_clients, derive(self.seed, "tiers"))[client_id]
+        for tier, end in zip(self.tiers, accumulate(self.shares), strict=True):
+            if place < end * self.num_clients:
+                return tier
+        return self.tiers[-1]
+
+
+def drop_scale_shares(num_tiers: int, drop_scale: WidthLike = 1) -> tuple[Fraction, ...]:
+    """Return the paper's shares: drop_scale / n for all tiers but the last, which has the rest.
+
+    >>> [str(s) for s in drop_scale_shares(5, "0.5")]
+    ['1/10', '1/10', '1/10', '1/10', '3/5']
+    """
+    low = parse_width(drop_scale) / num_tiers
+    return (low,) * (num_tiers - 1) + (1 - (num_tiers - 1) * low,)
+
+
+def uniform_tiers(k: int, num_clients: int, *, drop_scale: WidthLike = 1, seed: int = 0) -> Tiers:
+    """Return the tiers 1/k, 2/k, ..., 1 of the paper."""
+    return Tiers(uniform(k).widths, drop_scale_shares(k, drop_scale), num_clients, seed)
+
+
+def shared_tiers(shares: Mapping[WidthLike, WidthLike], num_clients: int, *, seed: int = 0) -> Tiers:
+    """Return tiers of any ceilings and shares, such as {"1/4": "0.7", "1": "0.3"}."""
+    exact = sorted((parse_width(width), parse_width(share)) for width, share in shares.items())
+    return Tiers(tuple(w for w, _ in exact), tuple(s for _, s in exact), num_clients, seed)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The ceiling of each client, one by one."""
+
+    ceilings: Sequence[Width]
+
+    @property
+    def tiers(self) -> tuple[Width, ...]:
+        """All ceilings that occur."""
+        return tuple(sorted(set(self.ceilings)))
+
+    def ceiling(self, client_id: int, round_index: int) -> Width:
+        """Return the client's own ceiling."""
+        return self.ceilings[client_id]
+
+
+def read_ceilings(path: str | Path, num_clients: int) -> Listed:
+    """Read ceilings from a file: a JSON list or object, or a CSV with the columns client and ceiling."""
+    path = Path(path)
+    try:
+        found = _rows(path)
+        ceilings = {int(client): parse_width(ceiling) for client, ceiling in found}
+    except OSError as error:
+        raise ValueError(f"ceilings {path}: cannot be read: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"ceilings {path}: {error}; allowed: a JSON list or object, or client,ceiling rows") from error
+    missing = [client for client in range(num_clients) if client not in ceilings]
+    if missing:
+        listed = f"{len(missing)} of {num_clients} clients have no ceiling, the first of them client {missing[0]}"
+        raise ValueError(f"ceilings {path}: {listed}")
+    return Listed([ceilings[client] for client in range(num_clients)])
+
+
+def _rows(path: Path) -> list[tuple[Any, str]]:
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            return [(row["client"], row["ceiling"]) for row in csv.DictReader(file)]
+    loaded = json.loads(path.read_text())
+    pairs = enumerate(loaded) if isinstance(loaded, list) else loaded.items()
+    return [(client, str(ceiling)) for client, ceiling in pairs]
+
+
+@dataclass(frozen=True)
+class Varying:
+    """Devices whose ceiling follows a function of (client, round, usual ceiling): transient load."""
+
+    usual: Devices
+    function: Callable[[int, int, Width], WidthLike]
+
+    @property
+    def tiers(self) -> tuple[Width, ...]:
+        """The usual ceilings."""
+        return self.usual.tiers
+
+    def ceiling(self, client_id: int, round_index: int) -> Width:
+        """Return the ceiling of this round."""
+        return parse_width(self.function(client_id, round_index, self.usual.ceiling(client_id, round_index)))
+
+
+def busy(devices: Devices, share: WidthLike, *, seed: int = 0) -> Varying:
+    """Return the same devices where each round a random share of them is one tier weaker than usual."""
+    chance = parse_width(share)
+
+    def lowered(client_id: int, round_index: int, usual: Width) -> Width:
+        below = [tier for tier in devices.tiers if tier < usual]
+        loaded = Fraction(derive(seed, "busy", round_index, client_id), 1 << 63) < chance
+        return below[-1] if loaded and below else usual
+
+    return Varying(devices, lowered)

@@ -1,0 +1,145 @@
+"""Worker processes that are noticed when they die: an ordered map over forked workers of one thread each."""
+
+import multiprocessing
+import pickle
+import signal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+Handlers = dict[str, Callable[[Any], Any]]
+ATTEMPTS = 3
+"""How many workers may die of one job before the run gives up."""
+
+
+@dataclass
+class _Job:
+    index: int
+    message: bytes
+    deaths: int = 0
+
+
+@dataclass
+class _Worker:
+    process: multiprocessing.process.BaseProcess
+    connection: Connection
+    job: _Job | None = None
+
+
+class WorkerError(ValueError):
+    """A job failed in a worker."""
+
+
+class Pool:
+    """Runs jobs in forked processes, which inherit models and data without a copy.
+
+    Only fork lets a user's model, data and loss reach a worker as they are; systems without it have one worker.
+    """
+
+    def __init__(self, handlers: Handlers, num_workers: int) -> None:
+        if "fork" not in multiprocessing.get_all_start_methods():
+            raise ValueError(f"workers={num_workers}: this system cannot fork processes; use workers=1")
+        self.handlers = handlers
+        self.workers: list[_Worker] = []
+        for _ in range(num_workers):
+            self.workers.append(self._start())
+
+    def _start(self) -> _Worker:
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        others = [worker.connection for worker in self.workers] + [ours]
+        process = context.Process(target=_serve, args=(theirs, others, self.handlers), daemon=True)
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def map(self, kind: str, payloads: Iterable[Any]) -> Iterator[Any]:
+        """Yield the results in the order of the payloads; few are held at once, however many there are."""
+        jobs = (_Job(i, pickle.dumps((kind, payload))) for i, payload in enumerate(payloads))
+        upcoming, results, wanted = next(jobs, None), dict[int, Any](), 0
+        ahead = 2 * len(self.workers)
+        while True:
+            for place, worker in enumerate(self.workers):
+                if worker.job is None and upcoming is not None and upcoming.index < wanted + ahead:
+                    self._give(place, upcoming)
+                    upcoming = next(jobs, None)
+            while wanted in results:
+                yield results.pop(wanted)
+                wanted += 1
+            waiting = [w.connection for w in self.workers if w.job is not None]
+            if not waiting and upcoming is None:
+                return
+            for connection in wait(waiting) if waiting else ():
+                place = next(i for i, w in enumerate(self.workers) if w.connection is connection)
+                self._receive(place, results)
+
+    def _give(self, place: int, job: _Job) -> None:
+        self.workers[place].job = job
+        try:
+            self.workers[place].connection.send_bytes(job.message)
+        except OSError:
+            self._revive(place)
+
+    def _receive(self, place: int, results: dict[int, Any]) -> None:
+        worker = self.workers[place]
+        assert worker.job is not None
+        try:
+            message = worker.connection.recv_bytes()
+        except (EOFError, OSError):
+            self._revive(place)
+            return
+        index, worker.job = worker.job.index, None
+        ok, result = pickle.loads(message)
+        if not ok:
+            raise WorkerError(result)
+        results[index] = result
+
+    def _revive(self, place: int) -> None:
+        """Replace a dead worker and run its job again."""
+        dead = self.workers[place]
+        dead.process.join()
+        dead.connection.close()
+        assert dead.job is not None
+        dead.job.deaths += 1
+        if dead.job.deaths >= ATTEMPTS:
+            raise WorkerError(
+                f"{ATTEMPTS} workers died of the same job, the last with exit code {dead.process.exitcode} "
+                "(-9 is often a lack of memory)"
+            )
+        self.workers.pop(place)
+        self.workers.insert(place, self._start())
+        self._give(place, dead.job)
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self.workers:
+            worker.connection.close()
+            worker.process.terminate()
+        for worker in self.workers:
+            worker.process.join()
+        self.workers.clear()
+
+
+def _serve(connection: Connection, others: list[Connection], handlers: Handlers) -> None:
+    """Run jobs until the other side is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in others:  # held open here, a worker would not see that the main process is gone
+        other.close()
+    torch.set_num_threads(1)
+    while True:
+        try:
+            kind, payload = pickle.loads(connection.recv_bytes())
+            connection.send_bytes(_run(handlers[kind], payload))
+        except (EOFError, OSError):
+            return
+
+
+def _run(handler: Callable[[Any], Any], payload: Any) -> bytes:
+    try:
+        return pickle.dumps((True, handler(payload)))
+    except Exception as error:  # whatever it is, the main process has to hear of it
+        return pickle.dumps((False, f"{type(error).__name__}: {error}"))

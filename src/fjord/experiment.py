@@ -1,0 +1,240 @@
+"""An experiment as a value: model, data, method, devices and numbers. A recipe is a function that returns one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from fjord.data.federated import FederatedData
+from fjord.devices.tiers import Devices, busy, read_ceilings, shared_tiers, uniform_tiers
+from fjord.elastic.elasticize import elasticize
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.norms import Norms
+from fjord.federation import Federation, Schedule, ServerState
+from fjord.local import LocalTraining
+from fjord.methods import Method, find_method
+from fjord.seeding import derive
+from fjord.strategies.scaffold import Scaffold
+from fjord.strategies.server import FedAdam, FedAvgM, Step
+from fjord.width import Width, WidthSpace, parse_space, uniform
+
+SERVERS: dict[str, type[FedAvgM] | type[FedAdam] | None] = {"mean": None, "fedavgm": FedAvgM, "fedadam": FedAdam}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """Everything a run depends on. `fjord run RECIPE --set key=value` changes one field."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    """Makes the model; torch's generator is seeded before."""
+    data: Callable[[int], FederatedData]
+    """Makes the data from the run's seed."""
+    method: str | Method = "fjord-kd"
+    widths: WidthSpace = uniform(5)
+    """P with D_P."""
+    freeze: tuple[str, ...] = ()
+    norms: Norms = "layers"
+
+    tiers: str = "uniform-5"
+    """uniform-k, shares such as 1/4:0.7,1:0.3, or the path of a file of ceilings (.json, .csv)."""
+    drop_scale: Fraction = Fraction(1)
+    busy: Fraction = Fraction(0)
+    """The share of clients that is one tier weaker in a round."""
+    devices: Callable[[int, int], Devices] | None = None
+    """Makes the devices from the number of clients and the seed; takes the place of `tiers`."""
+
+    num_rounds: int = 500
+    cohort_size: int = 10
+    availability: Fraction = Fraction(1)
+    local_epochs: int = 1
+    max_local_steps: int | None = None
+    batch_size: int = 16
+    lr: float = 0.1
+    milestones: tuple[Fraction, ...] = (Fraction(1, 2), Fraction(3, 4))
+    decay: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    prox: float = 0.0
+    """FedProx's mu."""
+    nova: bool = False
+    scaffold: bool = False
+    server: str | Step = "mean"
+    """mean, fedavgm or fedadam; or a server step of your own."""
+    server_lr: float | None = None
+
+    metric: str = "accuracy"
+    """accuracy or perplexity: what tables and figures show."""
+    eval_every: int = 10
+    seed: int = 0
+    workers: int = 2
+    checkpoint_seconds: float = 5.0
+    log: tuple[str, ...] = ()
+    """Where metrics go beside the run folder: tensorboard, wandb."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_rounds", "cohort_size", "local_epochs", "batch_size", "eval_every", "workers"):
+            _demand(
+                name, getattr(self, name), type(getattr(self, name)) is int and getattr(self, name) >= 1, "1 or more"
+            )
+        for name in ("lr", "decay"):
+            _demand(name, getattr(self, name), getattr(self, name) > 0, "above 0")
+        for name in ("prox", "weight_decay", "checkpoint_seconds", "busy"):
+            _demand(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
+        for name in ("availability", "drop_scale"):
+            _demand(name, getattr(self, name), 0 < getattr(self, name) <= 1, "above 0 and at most 1")
+        _demand("momentum", self.momentum, 0 <= self.momentum < 1, "at least 0 and below 1")
+        _demand("busy", self.busy, self.busy <= 1, "at most 1")
+        steps = self.max_local_steps
+        _demand("max_local_steps", steps, steps is None or steps >= 1, "1 or more, or none")
+        _demand("milestones", self.milestones, all(0 < m <= 1 for m in self.milestones), "shares of the rounds")
+        _demand("metric", self.metric, self.metric in ("accuracy", "perplexity"), "accuracy or perplexity")
+        _demand("server", self.server, not isinstance(self.server, str) or self.server in SERVERS, ", ".join(SERVERS))
+        lr = self.server_lr
+        _demand("server_lr", lr, lr is None or lr > 0, "above 0")
+        if lr is not None and SERVERS.get(self.server if isinstance(self.server, str) else "") is None:
+            raise ValueError(f"server_lr={lr} needs server=fedavgm or server=fedadam")
+        if self.scaffold and self.momentum:
+            raise ValueError(f"momentum={self.momentum} cannot go with scaffold, which is defined for plain SGD")
+        strange = set(self.log) - {"tensorboard", "wandb"}
+        _demand("log", ",".join(self.log), not strange, "tensorboard, wandb or both")
+        self.find_method()
+
+    def find_method(self) -> Method:
+        """Return the method."""
+        return find_method(self.method) if isinstance(self.method, str) else self.method
+
+    def config(self) -> dict[str, Any]:
+        """Return all fields as plain data, functions by name."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+
+    def federations(self) -> Iterator[Federation]:
+        """Yield the models to train, one after the other: one, or one for each width."""
+        data = self.data(self.seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.seed, "weights"))
+            net = self.model()
+        devices = self.find_devices(data.num_clients)
+        lowest = self.widths.upto(devices.tiers[0]).largest
+        for target in self.find_method().targets(self.widths, lowest):
+            yield self._federation(self._elastic(net, data, target), data, devices, target)
+
+    def find_devices(self, num_clients: int) -> Devices:
+        """Return the ceilings of the clients."""
+        found = self._tiers(num_clients) if self.devices is None else self.devices(num_clients, self.seed)
+        return busy(found, self.busy, seed=self.seed) if self.busy else found
+
+    def _tiers(self, num_clients: int) -> Devices:
+        if self.tiers.startswith("uniform-") and self.tiers[8:].isdigit():
+            return uniform_tiers(int(self.tiers[8:]), num_clients, drop_scale=self.drop_scale, seed=self.seed)
+        if self.drop_scale != 1:
+            raise ValueError(f"drop_scale={self.drop_scale} needs tiers=uniform-k, not {self.tiers!r}")
+        if ":" in self.tiers:
+            pairs = (pair.partition(":") for pair in self.tiers.split(","))
+            return shared_tiers({width: share for width, _, share in pairs}, num_clients, seed=self.seed)
+        if self.tiers.endswith((".json", ".csv")):
+            return read_ceilings(self.tiers, num_clients)
+        raise ValueError(
+            f"tiers={self.tiers!r} is not uniform-k, shares such as 1/4:0.7,1:0.3 or a .json or .csv file of ceilings"
+        )
+
+    def _elastic(self, net: nn.Module, data: FederatedData, target: Width) -> ElasticModel:
+        space = self.widths if self.find_method().nested else WidthSpace.of([target])
+        return elasticize(net, data.test.inputs[:2], widths=space, freeze=self.freeze, norms=self.norms)
+
+    def _federation(self, model: ElasticModel, data: FederatedData, devices: Devices, target: Width) -> Federation:
+        method = self.find_method()
+        schedule = Schedule(
+            self.num_rounds, self.cohort_size, self.lr, self.milestones, self.decay, self.availability, self.eval_every
+        )
+        training = LocalTraining(
+            method.objective,
+            self.batch_size,
+            self.local_epochs,
+            self.max_local_steps,
+            self.momentum,
+            self.weight_decay,
+            self.prox,
+        )
+        state = ServerState(scaffold=Scaffold(model, data.num_clients) if self.scaffold else None)
+        return Federation(
+            model,
+            data,
+            devices,
+            method,
+            self.widths,
+            target,
+            schedule,
+            training,
+            self.seed,
+            self._step(),
+            self.nova,
+            state,
+        )
+
+    def _step(self) -> Step | None:
+        if not isinstance(self.server, str):
+            return self.server
+        kind = SERVERS[self.server]
+        if kind is None:
+            return None
+        return kind() if self.server_lr is None else kind(lr=self.server_lr)
+
+
+def _demand(name: str, value: object, fine: bool, allowed: str) -> None:
+    if not fine:
+        raise ValueError(f"{name}={value} must be {allowed}")
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, Method):
+        return value.name
+    if isinstance(value, partial):
+        return {"function": _plain(value.func), "arguments": [*map(_plain, value.args)], **_plain_items(value.keywords)}
+    if isinstance(value, Fraction | WidthSpace) or is_dataclass(value):
+        return str(value)
+    return getattr(value, "__qualname__", type(value).__qualname__)  # never an address in memory
+
+
+def _plain_items(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: _plain(value) for key, value in values.items()}
+
+
+def set_field(experiment: Experiment, key: str, text: str) -> Any:
+    """Return the value that `--set key=text` gives a field, in the field's own type."""
+    known = {f.name: str(f.type) for f in fields(experiment)}
+    if key not in known or key in ("name", "model", "data", "devices"):
+        settable = ", ".join(k for k in known if k not in ("name", "model", "data", "devices"))
+        raise ValueError(f"--set {key}: there is no such setting; known: {settable}")
+    try:
+        return _parsed(key, getattr(experiment, key), text)
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"--set {key}={text}: {error}") from None
+
+
+def _parsed(key: str, current: object, text: str) -> Any:
+    if key == "widths":
+        return parse_space(text)
+    if key in ("freeze", "log"):
+        return tuple(part for part in text.split(",") if part)
+    if key == "milestones":
+        return tuple(Fraction(part) for part in text.split(",") if part)
+    if key == "max_local_steps":
+        return None if text == "none" else int(text)
+    if key == "server_lr":
+        return None if text == "none" else float(text)
+    if isinstance(current, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError("allowed: true or false")
+        return text.lower() == "true"
+    kind = type(current) if isinstance(current, int | float | Fraction) else str
+    return kind(text)

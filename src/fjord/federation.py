@@ -1,0 +1,218 @@
+"""Algorithm 1: the one round loop, whatever the method and the engine."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+
+import torch
+
+from fjord.check import fault_of
+from fjord.data.federated import FederatedData
+from fjord.devices.tiers import Devices
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.plan import Indices, Kept
+from fjord.elastic.slice import places, taken
+from fjord.engines.base import Engine
+from fjord.evaluate import Score, Tested
+from fjord.local import LocalTraining, Task, Update, size
+from fjord.merge import NestedMean
+from fjord.methods import Grant, Method
+from fjord.seeding import Shuffled, derive
+from fjord.strategies.nova import NormalisedMean
+from fjord.strategies.scaffold import Scaffold
+from fjord.strategies.server import Memory, Step, apply
+from fjord.width import Width, WidthSpace
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long to train, and how the step size falls."""
+
+    num_rounds: int
+    cohort_size: int
+    lr: float
+    milestones: tuple[Fraction, ...] = (Fraction(1, 2), Fraction(3, 4))
+    """After these shares of the rounds the step size is multiplied by `decay`."""
+    decay: float = 0.1
+    availability: Fraction = Fraction(1)
+    """The share of clients that is available in a round."""
+    eval_every: int = 1
+
+    def lr_at(self, round_index: int) -> float:
+        """Return the step size of a round."""
+        passed = sum(round_index >= share * self.num_rounds for share in self.milestones)
+        return self.lr * self.decay**passed
+
+    def evaluates(self, round_index: int) -> bool:
+        """Say whether the model is scored after this round."""
+        return (round_index + 1) % self.eval_every == 0 or round_index + 1 == self.num_rounds
+
+
+@dataclass
+class TierRecord:
+    """What the clients of one ceiling did in a round."""
+
+    clients: int = 0
+    examples: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    macs: int = 0
+
+
+@dataclass
+class RoundRecord:
+    """What one round came to."""
+
+    round_index: int
+    target: Width
+    lr: float
+    loss: float = float("nan")
+    examples: int = 0
+    tiers: dict[Width, TierRecord] = field(default_factory=dict)
+    shells: dict[Width, int] = field(default_factory=dict)
+    """How many clients trained the units between each width and the one below."""
+    dropped: dict[int, str] = field(default_factory=dict)
+    """The clients whose update was not used, and why."""
+    seconds: float = 0.0
+    scores: dict[Width, Score] = field(default_factory=dict)
+    tested: dict[Width, Tested] = field(default_factory=dict, repr=False)
+
+
+@dataclass
+class ServerState:
+    """All that rounds change beside the model; checkpoints hold it."""
+
+    round_index: int = 0
+    memory: Memory = field(default_factory=dict)
+    scaffold: Scaffold | None = None
+
+
+@dataclass
+class Federation:
+    """One model in training over a population."""
+
+    model: ElasticModel
+    data: FederatedData
+    devices: Devices
+    method: Method
+    space: WidthSpace
+    """P."""
+    target: Width
+    schedule: Schedule
+    training: LocalTraining
+    seed: int = 0
+    step: Step | None = None
+    """A server optimizer; None takes the mean as it is."""
+    nova: bool = False
+    state: ServerState = field(default_factory=ServerState)
+
+    def __post_init__(self) -> None:
+        self.lowest = self.space.upto(self.devices.tiers[0]).largest
+        self._ordered_places = lru_cache(maxsize=64)(self._places)
+
+    def rounds(self, engine: Engine) -> Iterator[RoundRecord]:
+        """Train from where the state stands to the last round."""
+        while self.state.round_index < self.schedule.num_rounds:
+            started = time.perf_counter()
+            record = self._round(engine, self.state.round_index)
+            self.state.round_index += 1
+            record.seconds = time.perf_counter() - started
+            yield record
+
+    def _round(self, engine: Engine, round_index: int) -> RoundRecord:
+        record = RoundRecord(round_index, self.target, self.schedule.lr_at(round_index))
+        merged = NormalisedMean(self.model, self.training) if self.nova else NestedMean(self.model)
+        for task, reply in engine.train(self.tasks(round_index)):
+            self._take_in(task, reply, merged, record)
+        if record.examples:
+            record.loss /= record.examples
+            apply(self.model, merged, self.step, self.state.memory)
+            if self.state.scaffold:
+                self.state.scaffold.end_round()
+        if self.schedule.evaluates(round_index):
+            record.tested = engine.test(self.model, self.model.space.widths)
+            record.scores = {width: tested.score() for width, tested in record.tested.items()}
+        return record
+
+    def tasks(self, round_index: int) -> Iterator[Task]:
+        """Yield what each client of a round is sent, made when it is asked for."""
+        for client_id, grant in self.cohort(round_index):
+            held = self.method.select(self.model.plan, grant)
+            space = self.method.sample(grant)
+            where = self.places(held, space)
+            scaffold = self.state.scaffold
+            correction = scaffold.correction(client_id, held, where) if scaffold else {}
+            tensors = {key: t.detach() for key, t in taken(self.model, where).items()}
+            yield Task(client_id, round_index, self.schedule.lr_at(round_index), held, space, tensors, correction)
+
+    def cohort(self, round_index: int) -> list[tuple[int, Grant]]:
+        """Return the clients of a round, the strongest first: their order is that of all sums, and balances workers."""
+        chosen: list[tuple[int, Grant]] = []
+        for client_id in Shuffled(self.data.num_clients, derive(self.seed, "cohort", round_index)):
+            if len(chosen) == self.schedule.cohort_size:
+                break
+            chance = Fraction(derive(self.seed, "available", round_index, client_id), 1 << 63)
+            if chance < self.schedule.availability:
+                grant = self._grant(client_id, round_index)
+                if self.method.joins(grant):
+                    chosen.append((client_id, grant))
+        return sorted(chosen, key=lambda pair: (-pair[1].ceiling, pair[0]))
+
+    def _grant(self, client_id: int, round_index: int) -> Grant:
+        ceiling = self.devices.ceiling(client_id, round_index)
+        if ceiling < self.space.widths[0]:
+            raise ValueError(
+                f"client {client_id}: ceiling {ceiling} is below the smallest width {self.space.widths[0]}"
+            )
+        generator = torch.Generator().manual_seed(derive(self.seed, "client", round_index, client_id, "units"))
+        usable = self.space.upto(ceiling).largest
+        return Grant(usable, self.target, self.lowest, self.space, round_index, generator)
+
+    def places(self, held: Kept, space: WidthSpace) -> dict[str, Indices]:
+        """Return where a client's tensors lie in the model."""
+        units = tuple(len(u) if int(u[-1]) == len(u) - 1 else -1 for u in held.values())
+        if -1 in units:
+            return places(self.model, held, space.widths)
+        return self._ordered_places(units, space.widths)
+
+    def _places(self, units: tuple[int, ...], widths: tuple[Width, ...]) -> dict[str, Indices]:
+        names = [family.name for family in self.model.plan.families]
+        held = {name: torch.arange(count) for name, count in zip(names, units, strict=True)}
+        return places(self.model, held, widths)
+
+    def _take_in(self, task: Task, reply: Update | str, merged: NestedMean, record: RoundRecord) -> None:
+        """Check one reply; merge it, or drop and name it."""
+        ceiling = self._grant(task.client_id, task.round_index).ceiling
+        tier = record.tiers.setdefault(ceiling, TierRecord())
+        tier.bytes_down += task.bytes
+        fault = reply if isinstance(reply, str) else fault_of(task, reply)
+        if fault or isinstance(reply, str):
+            record.dropped[task.client_id] = str(fault)
+            return
+        where = self.places(task.held, task.space)
+        if isinstance(merged, NormalisedMean):
+            merged.learn(task, reply, where)
+        else:
+            merged.add(reply.tensors, where, reply.num_examples)
+        if self.state.scaffold:
+            self.state.scaffold.learn(task, reply, where)
+        tier.clients, tier.examples = tier.clients + 1, tier.examples + reply.num_examples
+        tier.bytes_up, tier.macs = tier.bytes_up + size(reply.tensors), tier.macs + reply.macs
+        record.loss = (0.0 if record.examples == 0 else record.loss) + reply.loss * reply.num_examples
+        record.examples += reply.num_examples
+        self._count_shells(task, reply, record)
+
+    def _count_shells(self, task: Task, update: Update, record: RoundRecord) -> None:
+        """Count the client for every shell of which it trained a unit."""
+        inner = Fraction(0)
+        for width in (w for w in self.space.widths if w <= self.target):
+            record.shells.setdefault(width, 0)
+            trained = max(update.reach) > inner and any(
+                bool(((units >= family.count(inner) if inner else units >= 0) & (units < family.count(width))).any())
+                for family in self.model.plan.families
+                for units in [task.held[family.name]]
+            )
+            record.shells[width] += trained
+            inner = width

@@ -1,0 +1,207 @@
+"""One client's training: from the slice it was sent to the slice it sends back (Algorithm 1, lines 4 to 7)."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor
+
+from fjord.data.federated import Batch, FederatedData
+from fjord.elastic.blueprint import without_weights
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.plan import Kept, take
+from fjord.elastic.slice import Slice
+from fjord.elastic.view import Part
+from fjord.footprint import count_macs, on_meta
+from fjord.objective import LogitsAt, Objective
+from fjord.optim import SlicedOptimizer
+from fjord.seeding import derive
+from fjord.train import train_step
+from fjord.width import Width, WidthSpace
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a client is sent: its slice of the model, and how to train it."""
+
+    client_id: int
+    round_index: int
+    lr: float
+    held: Kept
+    """The units of each family it holds."""
+    space: WidthSpace
+    """The widths it samples from; it holds all of them."""
+    tensors: dict[str, Tensor]
+    correction: dict[str, Tensor] = field(default_factory=dict)
+    """Added to every gradient (SCAFFOLD)."""
+
+    @property
+    def bytes(self) -> int:
+        """What is sent to the client."""
+        return size(self.tensors) + size(self.correction)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a client sends back."""
+
+    client_id: int
+    tensors: dict[str, Tensor]
+    num_examples: int
+    loss: float
+    steps: dict[Width, int]
+    """In how many steps each submodel was run."""
+    reach: dict[Width, int]
+    """In how many steps each submodel was the widest one run."""
+    macs: int
+    """Multiply-accumulates of all forward and backward passes (a backward pass counts as two forward ones)."""
+
+
+def size(tensors: dict[str, Tensor]) -> int:
+    """Return the bytes of some tensors."""
+    return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains."""
+
+    objective: Objective
+    batch_size: int
+    epochs: int = 1
+    max_steps: int | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    prox: float = 0.0
+    """FedProx's mu: a pull back to the weights that were sent."""
+
+
+@dataclass
+class _Bench:
+    """A slice set up to be trained: kept for the next client that holds the same units."""
+
+    model: Slice
+    optimizer: SlicedOptimizer
+
+
+class Trainer:
+    """Trains one client after another."""
+
+    def __init__(self, model: ElasticModel, data: FederatedData, how: LocalTraining, seed: int) -> None:
+        self.model, self.data, self.how, self.seed = model, data, how, seed
+        self._benches: dict[tuple[object, ...], _Bench] = {}
+        self._macs = lru_cache(maxsize=256)(self._count_macs)
+
+    def __call__(self, task: Task) -> Update:
+        """Train one client."""
+        inputs, targets = self.data.examples(task.client_id)
+        if len(inputs) == 0:
+            raise ValueError(f"client {task.client_id} has no examples")
+        bench = self._bench(task)
+        seed = derive(self.seed, "client", task.round_index, task.client_id)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(seed, "noise"))
+            return self._train(task, bench, list(self._batches(inputs, targets, seed)), derive(seed, "width"))
+
+    def _train(self, task: Task, bench: _Bench, batches: list[Batch], seed: int) -> Update:
+        rng, correct = random.Random(seed), self._correction(task)
+        steps: Counter[Width] = Counter()
+        reach: Counter[Width] = Counter()
+        examples: Counter[Width] = Counter()
+        ran: list[Width] = []
+
+        def watched(logits_at: LogitsAt, target: Tensor, width: Width, widest: Width) -> Tensor:
+            def logits(width: Width) -> Tensor:
+                ran.append(width)
+                return logits_at(width)
+
+            return self.how.objective(logits, target, width, widest)
+
+        loss = torch.zeros(())
+        for batch in batches:
+            widths = task.space.sample(rng), task.space.largest
+            loss = loss + train_step(bench.model, bench.optimizer, watched, batch, widths, correct)
+            for width in set(ran):
+                steps[width] += 1
+                examples[width] += len(batch[1]) * ran.count(width)
+            reach[max(ran)] += 1
+            ran.clear()
+        macs = sum(3 * count * self._macs_at(bench, width, batches[0][0]) for width, count in examples.items())
+        tensors = {key: t.clone() for key, t in bench.model.state_dict().items()}
+        count = len(self.data.examples(task.client_id)[1])
+        return Update(task.client_id, tensors, count, float(loss) / len(batches), dict(steps), dict(reach), macs)
+
+    def _batches(self, inputs: Tensor, targets: Tensor, seed: int) -> Iterator[Batch]:
+        left = self.how.max_steps
+        for epoch in range(self.how.epochs):
+            generator = torch.Generator().manual_seed(derive(seed, "order", epoch))
+            order = list(torch.randperm(len(inputs), generator=generator).split(self.how.batch_size))
+            if len(order) > 1 and len(order[-1]) == 1:  # BatchNorm cannot train on a single example
+                order[-2:] = [torch.cat(order[-2:])]
+            for rows in order[:left]:
+                yield inputs[rows], targets[rows]
+            left = None if left is None else max(0, left - len(order))
+
+    def _bench(self, task: Task) -> _Bench:
+        """Return a slice with the task's weights in it."""
+        key = (task.space, *(tuple(units.tolist()) for units in task.held.values()))
+        bench = self._benches.pop(key, None)
+        if bench is None:
+            tensors = {k: t.clone() for k, t in task.tensors.items()}
+            model = Slice(self.model, task.held, task.space, tensors).train()
+            how = partial(torch.optim.SGD, lr=task.lr, momentum=self.how.momentum, weight_decay=self.how.weight_decay)
+            bench = _Bench(model, SlicedOptimizer(model, how))
+        else:
+            bench.model.load_state_dict(task.tensors)
+            bench.optimizer.restart()
+        bench.optimizer.full.param_groups[0]["lr"] = task.lr
+        self._benches[key] = bench
+        if len(self._benches) > 16:
+            del self._benches[next(iter(self._benches))]
+        return bench
+
+    def _correction(self, task: Task) -> "_Correction | None":
+        return _Correction(task, self.how.prox) if self.how.prox or task.correction else None
+
+    def _macs_at(self, bench: _Bench, width: Width, inputs: Tensor) -> int:
+        net = bench.model.view(width).net
+        return self._macs(_Shaped(net, inputs))
+
+    @staticmethod
+    def _count_macs(shaped: "_Shaped") -> int:
+        return count_macs(without_weights(shaped.net), on_meta((shaped.inputs,), 1))
+
+
+class _Shaped:
+    """A network and its input, equal to all others of the same shapes."""
+
+    def __init__(self, net: torch.nn.Module, inputs: Tensor) -> None:
+        self.net, self.inputs = net, inputs
+        self.shapes = (inputs.shape[1:], *(p.shape for p in net.parameters()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Shaped) and self.shapes == other.shapes
+
+    def __hash__(self) -> int:
+        return hash(self.shapes)
+
+
+@dataclass(frozen=True)
+class _Correction:
+    """Changes gradients: FedProx adds mu (w - w sent), SCAFFOLD adds c - c_i."""
+
+    task: Task
+    prox: float
+
+    def __call__(self, part: Part) -> None:
+        """Correct the gradient of one part."""
+        grad = part.tensor.grad
+        assert grad is not None
+        if self.prox:
+            sent = take(self.task.tensors[part.key], part.indices)
+            grad.add_(part.tensor.detach() - sent, alpha=self.prox)
+        if part.key in self.task.correction:
+            grad.add_(take(self.task.correction[part.key], part.indices))

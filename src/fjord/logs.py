@@ -1,0 +1,78 @@
+"""Metrics for TensorBoard and Weights & Biases, beside the run folder."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from fjord.experiment import Experiment
+
+
+class Writer(Protocol):
+    """Takes one row of metrics a round."""
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Write one row."""
+
+    def close(self) -> None:
+        """Finish."""
+
+
+def scalars(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a row under the names they have in a dashboard."""
+    found = {
+        f"train/{name}": row[name] for name in ("loss", "lr", "examples", "macs", "seconds") if row[name] is not None
+    }
+    for width, score in row["scores"].items():
+        found |= {f"{name}/width {width}": value for name, value in score.items()}
+    for tier, numbers in row["tiers"].items():
+        found |= {f"{name}/tier {tier}": numbers[name] for name in ("clients", "bytes_down", "bytes_up")}
+    return found
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path, experiment: Experiment) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ValueError("log=tensorboard needs the package tensorboard: pip install fjord-fl[log]") from error
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.num_rounds = experiment.num_rounds
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        for name, value in scalars(row).items():
+            self.writer.add_scalar(name, value, row["stage"] * self.num_rounds + row["round"])
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class _Wandb:
+    def __init__(self, folder: Path, experiment: Experiment) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise ValueError("log=wandb needs the package wandb: pip install fjord-fl[log]") from error
+        self.run = wandb.init(
+            project="fjord", name=f"{experiment.name}-{experiment.seed}", dir=folder, config=experiment.config()
+        )
+        self.num_rounds = experiment.num_rounds
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self.run.log(scalars(row), step=row["stage"] * self.num_rounds + row["round"])
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+@contextmanager
+def open_writers(names: tuple[str, ...], folder: Path, experiment: Experiment) -> Iterator[list[Writer]]:
+    """Open the writers of these names, and close them at the end."""
+    kinds: dict[str, type[_TensorBoard] | type[_Wandb]] = {"tensorboard": _TensorBoard, "wandb": _Wandb}
+    with ExitStack() as stack:
+        found: list[Writer] = []
+        for name in names:
+            writer = kinds[name](folder, experiment)
+            stack.callback(writer.close)
+            found.append(writer)
+        yield found

@@ -1,0 +1,81 @@
+"""Eq. (1) as one rule: average every weight over the clients that hold it, and leave the others as they are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.plan import Indices, window
+
+
+@dataclass(frozen=True)
+class Covered:
+    """A mean over the clients that hold each weight, and the sum of their examples (0: nobody holds it)."""
+
+    mean: Tensor
+    weight: Tensor
+    """Axes along which all clients hold the same have size 1."""
+
+
+class NestedMean:
+    """Eq. (1) as one rule, in one pass: total and weight of every element over the clients that hold it."""
+
+    def __init__(self, model: ElasticModel) -> None:
+        self.axes = {key: elastic_axes(model, key) for key in model.tensors}
+        self.total = {key: torch.zeros_like(t, dtype=sum_type(t)).detach() for key, t in model.tensors.items()}
+        self.weight = {
+            key: torch.zeros([n if axis else 1 for n, axis in zip(t.shape, self.axes[key], strict=True)])
+            for key, t in model.tensors.items()
+        }
+
+    def add(self, tensors: Mapping[str, Tensor], where: Mapping[str, Indices], weight: float) -> None:
+        """Add one client's tensors, which lie at these places."""
+        for key, value in tensors.items():
+            add_at(self.total[key], where[key], value.to(self.total[key].dtype), weight)
+            cover(self.weight[key], where[key], weight)
+
+    def result(self, key: str) -> Covered:
+        """Return the mean of one tensor; the sum is used up."""
+        weight = self.weight[key]
+        return Covered(self.total.pop(key).div_(weight.clamp(min=1e-30)), weight)
+
+
+def cover(weight: Tensor, indices: Indices, factor: float) -> None:
+    """Count a client as a holder of these elements."""
+    shape = [n if i is None else len(i) for n, i in zip(weight.shape, indices, strict=True)]
+    add_at(weight, indices, torch.ones(()).expand(shape), factor)
+
+
+def settle(current: Tensor, found: Covered) -> None:
+    """Write a mean over the current weights, wherever somebody holds them."""
+    if bool((found.weight > 0).all()):
+        current.copy_(_rounded(found.mean, current))
+    else:
+        current.copy_(torch.where(found.weight > 0, _rounded(found.mean, current), current))
+
+
+def _rounded(mean: Tensor, like: Tensor) -> Tensor:
+    return mean if like.is_floating_point() else mean.round().to(like.dtype)
+
+
+def sum_type(tensor: Tensor) -> torch.dtype:
+    """Return the type sums are kept in: single precision at least, double for counters."""
+    return torch.promote_types(tensor.dtype, torch.float32) if tensor.is_floating_point() else torch.float64
+
+
+def elastic_axes(model: ElasticModel, key: str) -> list[bool]:
+    """Say of each axis of a tensor whether clients may hold different parts of it."""
+    name = key.partition("@")[0]
+    return [(name, axis) in model.plan.families_of for axis in range(model.tensors[key].dim())]
+
+
+def add_at(tensor: Tensor, indices: Indices, value: Tensor, factor: float = 1.0) -> None:
+    """Add factor * value to the elements at these indices, in place."""
+    place = window(tensor, indices)
+    if place is not None:
+        place.add_(value.reshape(place.shape), alpha=factor)
+        return
+    whole = [torch.arange(n) if i is None else i for n, i in zip(tensor.shape, indices, strict=True)]
+    tensor.index_put_(torch.meshgrid(*whole, indexing="ij"), factor * value, accumulate=True)

@@ -1,0 +1,54 @@
+"""Recipes by name, and those of a user's own file."""
+
+import runpy
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fjord.experiment import Experiment, set_field
+from fjord.recipes.demo import demo
+
+RECIPES: dict[str, Callable[[], Experiment]] = {"demo": demo}
+
+
+def find_recipe(name: str) -> Callable[[], Experiment]:
+    """Return a recipe of the list, or `file.py` / `file.py:function` (by default the function `recipe`)."""
+    if name in RECIPES:
+        return RECIPES[name]
+    path, _, function = name.partition(":")
+    if not path.endswith(".py"):
+        raise ValueError(f"recipe {name!r} is unknown; known: {', '.join(RECIPES)}, or a file such as mine.py:recipe")
+    if not Path(path).is_file():
+        raise ValueError(f"recipe {name!r}: there is no file {path}")
+    folder = str(Path(path).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # what the file imports from beside it
+    found = runpy.run_path(path).get(function or "recipe")
+    if not callable(found):
+        raise ValueError(f"recipe {name!r}: {path} has no function {function or 'recipe'}()")
+    return lambda: _made(name, found)
+
+
+def _made(name: str, function: Callable[[], Any]) -> Experiment:
+    experiment = function()
+    if not isinstance(experiment, Experiment):
+        raise ValueError(f"recipe {name!r}: returned a {type(experiment).__name__}, not a fjord.Experiment")
+    return experiment
+
+
+def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experiment:
+    """Return the experiment with `key=value` settings."""
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(f"--set {setting}: write it as key=value")
+        experiment = replace(experiment, **{key: set_field(experiment, key, text)})
+    return experiment
+
+
+def lasting(name: str) -> str:
+    """Return the name of a recipe as it can be found from any folder."""
+    path, colon, function = name.partition(":")
+    return name if name in RECIPES else f"{Path(path).resolve()}{colon}{function}"

@@ -1,0 +1,204 @@
+"""Runs an experiment into a run folder, from the start or from its last checkpoint."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fjord.engines.inprocess import InProcess
+from fjord.evaluate import Score
+from fjord.experiment import Experiment
+from fjord.federation import Federation, RoundRecord
+from fjord.local import Trainer
+from fjord.logs import Writer, open_writers
+from fjord.runs import RunFolder
+from fjord.strategies.scaffold import Variate
+from fjord.width import Width, parse_width
+
+OnRound = Callable[[RoundRecord, int, int], None]
+"""Told of each round: its record, the rounds done and the rounds in all."""
+
+
+def run(
+    experiment: Experiment,
+    folder: str | Path,
+    *,
+    recipe: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+) -> RunFolder:
+    """Run an experiment into a folder; with `resume`, go on from the folder's checkpoint.
+
+    `recipe` is written into the configuration: how to make the same experiment again.
+    """
+    config = {"recipe": dict(recipe or {}), **experiment.config()}
+    runner = _Runner(experiment, RunFolder(Path(folder)), on_round)
+    if resume:
+        runner.resume(config)
+    else:
+        RunFolder.create(Path(folder), config)
+    runner.run()
+    return runner.folder
+
+
+@dataclass
+class _Runner:
+    experiment: Experiment
+    folder: RunFolder
+    on_round: OnRound | None
+    stage: int = 0
+    restored: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+    written: float = field(default_factory=time.monotonic)
+    cost: float = 0.0
+
+    def resume(self, config: dict[str, Any]) -> None:
+        """Go back to the last checkpoint, if there is one yet."""
+        _demand_same(self.folder, config)
+        tensors, info = self.folder.load_checkpoint() if self.folder.checkpoint.exists() else ({}, {})
+        self.stage, rounds = info.get("stage", 0), info.get("round", 0)
+        self.restored = (tensors, info) if info else None
+        self.folder.keep_rows(lambda row: (row["stage"], row["round"]) < (self.stage, rounds))
+
+    def run(self) -> None:
+        """Train the models that are left."""
+        with open_writers(self.experiment.log, self.folder.path, self.experiment) as writers:
+            for stage, federation in enumerate(self.experiment.federations()):
+                if stage < self.stage:
+                    continue
+                self.stage = stage
+                if self.restored:
+                    _restore(federation, *self.restored)
+                    self.restored = None
+                self._train(federation, writers)
+
+    def _train(self, federation: Federation, writers: list[Writer]) -> None:
+        experiment = self.experiment
+        stages = len(federation.method.targets(federation.space, federation.lowest))
+        trainer = Trainer(federation.model, federation.data, federation.training, experiment.seed)
+        with InProcess(trainer, federation.data.test, experiment.workers) as engine:
+            last: RoundRecord | None = None
+            for last in federation.rounds(engine):
+                row = as_row(last, self.stage)
+                self.folder.append([row])
+                for writer in writers:
+                    writer.write(row)
+                self._maybe_checkpoint(federation)
+                if self.on_round:
+                    done = self.stage * experiment.num_rounds + last.round_index + 1
+                    self.on_round(last, done, stages * experiment.num_rounds)
+            tested = last.tested if last else engine.test(federation.model, federation.model.space.widths)
+        scores = _client_scores(federation, tested)
+        known = self.folder.read_json("clients.json") if (self.folder.path / "clients.json").exists() else {}
+        self.folder.write_json("clients.json", _widest(known, scores))
+        name = "model" if stages == 1 else f"model-{str(federation.target).replace('/', 'of')}"
+        federation.model.save(self.folder.path / f"{name}.safetensors")
+        self.folder.save_checkpoint({}, {"stage": self.stage + 1, "round": 0})
+
+    def _maybe_checkpoint(self, federation: Federation) -> None:
+        """Write a checkpoint now and then, so that it costs at most a twentieth of the time."""
+        started = time.monotonic()
+        if started - self.written < max(self.experiment.checkpoint_seconds, 20 * self.cost):
+            return
+        tensors, info = _snapshot(federation)
+        self.folder.save_checkpoint(tensors, {"stage": self.stage, **info})
+        self.written = time.monotonic()
+        self.cost = self.written - started if self.experiment.checkpoint_seconds else 0.0
+
+
+def _demand_same(folder: RunFolder, config: dict[str, Any]) -> None:
+    """Refuse to go on with another experiment than the one begun; what does not change results may differ."""
+    free = {"workers", "checkpoint_seconds", "log", "recipe"}
+    old = folder.config
+    for key in sorted((old.keys() | config.keys()) - free):
+        if old.get(key) != config.get(key):
+            raise ValueError(
+                f"{folder.path}: was begun with {key}={old.get(key)}, the recipe now says {config.get(key)}; "
+                "run it into a new folder"
+            )
+
+
+def as_row(record: RoundRecord, stage: int) -> dict[str, Any]:
+    """Return a round as one row of metrics."""
+    return {
+        "stage": stage,
+        "target": str(record.target),
+        "round": record.round_index,
+        "lr": record.lr,
+        "loss": record.loss if record.examples else None,
+        "examples": record.examples,
+        "seconds": round(record.seconds, 4),
+        "macs": sum(tier.macs for tier in record.tiers.values()),
+        "tiers": {str(width): asdict(tier) for width, tier in sorted(record.tiers.items())},
+        "shells": {str(width): count for width, count in record.shells.items()},
+        "dropped": {str(client): why for client, why in record.dropped.items()},
+        "scores": {str(width): _as_numbers(score) for width, score in record.scores.items()},
+    }
+
+
+def _as_numbers(score: Score) -> dict[str, float]:
+    return {"loss": score.loss, "accuracy": score.accuracy, "perplexity": score.perplexity}
+
+
+def _snapshot(federation: Federation) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return all that rounds change, as tensors and plain data."""
+    state = federation.state
+    tensors = {f"model/{key}": t for key, t in federation.model.state_dict().items()}
+    tensors |= {f"memory/{key}": t for key, t in state.memory.items()}
+    widths: dict[str, list[str]] = {}
+    if state.scaffold:
+        tensors |= {f"control/{key}": t for key, t in state.scaffold.control.items()}
+        for client, own in state.scaffold.clients.items():
+            widths[str(client)] = [str(w) for w in own.widths]
+            tensors |= {f"client/{client}/value/{key}": t for key, t in own.tensors.items()}
+            tensors |= {f"client/{client}/held/{family}": units for family, units in own.held.items()}
+    return tensors, {"round": state.round_index, "clients": widths}
+
+
+def _restore(federation: Federation, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
+    """Put a snapshot back."""
+    state = federation.state
+    state.round_index = info["round"]
+    if info["round"] == 0 and not tensors:
+        return
+    federation.model.load_state_dict(_under("model/", tensors))
+    state.memory = _under("memory/", tensors)
+    if state.scaffold:
+        state.scaffold.control = _under("control/", tensors)
+        for client, widths in info["clients"].items():
+            held = _under(f"client/{client}/held/", tensors)
+            values = _under(f"client/{client}/value/", tensors)
+            order = [key for key in state.scaffold.control if key in values]
+            own = Variate(held, tuple(map(parse_width, widths)), {key: values[key] for key in order})
+            state.scaffold.clients[int(client)] = own
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+
+
+def _client_scores(federation: Federation, tested: Mapping[Width, Any]) -> dict[str, dict[str, Any]]:
+    """Return how each client of the test set does with the widest submodel it can carry."""
+    owners = federation.data.test.owners
+    scores: dict[str, dict[str, Any]] = {}
+    for client in torch.unique(owners[owners >= 0]).tolist():
+        ceiling = federation.devices.ceiling(client, federation.schedule.num_rounds)
+        fitting = [width for width in tested if width <= ceiling]
+        row: dict[str, Any] = {"ceiling": str(ceiling), "width": None}
+        if fitting:
+            score = tested[max(fitting)].score((owners == client).numpy())
+            row |= {"width": str(max(fitting)), "count": score.count, **_as_numbers(score)}
+        scores[str(client)] = row
+    return scores
+
+
+def _widest(known: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
+    """Keep for each client the score of the widest model it can carry, over all models trained."""
+
+    def width(row: dict[str, Any]) -> Width:
+        return parse_width(row["width"]) if row and row["width"] else Width(0)
+
+    return {client: max(known.get(client, {}), row, key=width) for client, row in fresh.items()}

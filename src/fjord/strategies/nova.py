@@ -1,0 +1,83 @@
+"""FedNova (Wang et al., 2020): clients that take more steps do not count for more, weight by weight."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.norms import within
+from fjord.elastic.plan import Indices, take
+from fjord.elastic.slice import below
+from fjord.local import LocalTraining, Task, Update
+from fjord.merge import Covered, NestedMean, add_at, elastic_axes
+
+
+def active_steps(model: ElasticModel, task: Task, update: Update) -> dict[str, Tensor]:
+    """Return in how many local steps each weight of a client's slice could move.
+
+    Axes along which that never differs have size 1. A weight shared by widths moves when the widest submodel
+    of the step holds it; one kept per width moves when that width is run.
+    """
+    outer = model.plan.kept_indices(task.held)
+    inner = {w: model.plan.kept_indices(below(model.plan, task.held, w)) for w in update.reach}
+    counts: dict[str, Tensor] = {}
+    for key, tensor in task.tensors.items():
+        name, _, width = key.partition("@")
+        if width:
+            counts[key] = torch.tensor(sum(n for w, n in update.steps.items() if str(w) == width))
+            continue
+        axes = elastic_axes(model, key)
+        count = torch.zeros([n if a else 1 for n, a in zip(tensor.shape, axes, strict=True)], dtype=torch.int64)
+        for w, steps in update.reach.items():
+            where = [within(i, o) for i, o in zip(inner[w][name], outer[name], strict=True)]
+            shape = [n if i is None else len(i) for n, i in zip(count.shape, where, strict=True)]
+            add_at(count, where, torch.ones((), dtype=torch.int64).expand(shape), steps)
+        counts[key] = count
+    return counts
+
+
+def lengths(most: int, how: LocalTraining, lr: float) -> Tensor:
+    """Return |a|_1 of FedNova after 0, 1, ... steps: how far unit gradients carry a client, in units of the step.
+
+    Without momentum and proximal term this is the number of steps.
+    """
+    found, velocity, moved = [0.0], 0.0, 0.0
+    for _ in range(most):
+        velocity = how.momentum * velocity + 1 - how.prox * lr * moved
+        moved += velocity
+        found.append(moved)
+    return torch.tensor(found)
+
+
+class NormalisedMean(NestedMean):
+    """w + tau_eff * mean of (w_i - w) / |a_i|, where tau_eff is the mean of |a_i|; over the holders of each weight."""
+
+    def __init__(self, model: ElasticModel, how: LocalTraining) -> None:
+        super().__init__(model)
+        self.model, self.how = model, how
+        trained = [key for key, t in model.tensors.items() if isinstance(t, nn.Parameter)]
+        self.length = {key: torch.zeros_like(self.weight[key]) for key in trained}
+
+    def learn(self, task: Task, update: Update, where: Mapping[str, Indices]) -> None:
+        """Add one client's normalised update."""
+        counts = active_steps(self.model, task, update)
+        table = lengths(max(int(c.max()) for c in counts.values()), self.how, task.lr)
+        normal: dict[str, Tensor] = {}
+        for key, value in update.tensors.items():
+            if key not in self.length:
+                normal[key] = value
+                continue
+            length = table[counts[key]]
+            normal[key] = (value - task.tensors[key]) / length.clamp(min=1)  # a weight that never moved adds 0
+            shape = take(self.length[key], where[key]).shape
+            add_at(self.length[key], where[key], length.expand(shape), update.num_examples)
+        self.add(normal, where, update.num_examples)
+
+    def result(self, key: str) -> Covered:
+        """Return the normalised mean of one tensor."""
+        found = super().result(key)
+        if key not in self.length:
+            return found
+        effective = self.length[key] / found.weight.clamp(min=1e-30)
+        return Covered(self.model.tensors[key].detach() + effective * found.mean, found.weight)
