@@ -18,7 +18,7 @@ LAYERS = [
     {"federation"},
     {"experiment"},
     {"runs", "logs"},
-    {"run"},
+    {"runner"},
     {"recipes", "report"},
     {"cli"},
 ]

@@ -51,3 +51,11 @@ def test_memory_counts_weights_gradients_and_what_backward_needs():
     assert row.bytes == weights
     assert row.training_bytes == 2 * weights + 4 * 10 * (8 + 16)  # the input and tanh's output
     assert saved_bytes(net.to("meta"), on_meta((torch.randn(1, 8),), 3)) == 4 * 3 * (8 + 16)
+
+
+def test_a_network_with_batchnorm_over_single_numbers_is_measured_at_batch_one():
+    model = fjord.elasticize(nn.Sequential(nn.Linear(6, 10), nn.BatchNorm1d(10), nn.Linear(10, 3)), torch.randn(2, 6))
+    rows = fjord.footprints(model, (torch.randn(2, 6),))
+    assert rows[-1].macs == 6 * 10 + 10 * 3
+    kept = [fjord.footprints(model, (torch.randn(2, 6),), batch=n)[-1].training_bytes for n in (2, 3)]
+    assert rows[-1].training_bytes == 2 * kept[0] - kept[1]

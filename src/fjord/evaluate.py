@@ -100,7 +100,7 @@ class Tested:
 
 
 @torch.no_grad()
-def test_batches(
+def examine(
     model: ElasticModel, test: TestSet, widths: Iterable[Width], batch: int, share: int = 0, shares: int = 1
 ) -> dict[Width, list[Tested]]:
     """Test the model in evaluation mode on every batch of a set, or on each `shares`-th from the given one on."""
@@ -115,9 +115,6 @@ def test_batches(
         return found
     finally:
         model.train(mode)
-
-
-test_batches.__test__ = False  # type: ignore[attr-defined]  # not a test of pytest
 
 
 def _tested(logits: Tensor, target: Tensor) -> Tested:

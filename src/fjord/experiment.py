@@ -1,7 +1,8 @@
 """An experiment as a value: model, data, method, devices and numbers. A recipe is a function that returns one."""
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any
@@ -33,9 +34,9 @@ class Experiment:
     model: Callable[[], nn.Module]
     """Makes the model; torch's generator is seeded before."""
     data: Callable[[int], FederatedData]
-    """Makes the data from the run's seed."""
+    """Makes the data from the run's seed; torch's generator is seeded before, and for each client."""
     method: str | Method = "fjord-kd"
-    widths: WidthSpace = uniform(5)
+    widths: WidthSpace = field(default_factory=lambda: uniform(5))
     """P with D_P."""
     freeze: tuple[str, ...] = ()
     norms: Norms = "layers"
@@ -79,31 +80,33 @@ class Experiment:
 
     def __post_init__(self) -> None:
         for name in ("num_rounds", "cohort_size", "local_epochs", "batch_size", "eval_every", "workers"):
-            _demand(
-                name, getattr(self, name), type(getattr(self, name)) is int and getattr(self, name) >= 1, "1 or more"
-            )
+            self._demand(name, lambda v: type(v) is int and v >= 1, "a whole number of at least 1")
         for name in ("lr", "decay"):
-            _demand(name, getattr(self, name), getattr(self, name) > 0, "above 0")
-        for name in ("prox", "weight_decay", "checkpoint_seconds", "busy"):
-            _demand(name, getattr(self, name), getattr(self, name) >= 0, "0 or more")
+            self._demand(name, lambda v: 0 < v < math.inf, "above 0")
+        for name in ("prox", "weight_decay", "checkpoint_seconds"):
+            self._demand(name, lambda v: 0 <= v < math.inf, "0 or more")
         for name in ("availability", "drop_scale"):
-            _demand(name, getattr(self, name), 0 < getattr(self, name) <= 1, "above 0 and at most 1")
-        _demand("momentum", self.momentum, 0 <= self.momentum < 1, "at least 0 and below 1")
-        _demand("busy", self.busy, self.busy <= 1, "at most 1")
-        steps = self.max_local_steps
-        _demand("max_local_steps", steps, steps is None or steps >= 1, "1 or more, or none")
-        _demand("milestones", self.milestones, all(0 < m <= 1 for m in self.milestones), "shares of the rounds")
-        _demand("metric", self.metric, self.metric in ("accuracy", "perplexity"), "accuracy or perplexity")
-        _demand("server", self.server, not isinstance(self.server, str) or self.server in SERVERS, ", ".join(SERVERS))
-        lr = self.server_lr
-        _demand("server_lr", lr, lr is None or lr > 0, "above 0")
-        if lr is not None and SERVERS.get(self.server if isinstance(self.server, str) else "") is None:
-            raise ValueError(f"server_lr={lr} needs server=fedavgm or server=fedadam")
+            self._demand(name, lambda v: 0 < v <= 1, "above 0 and at most 1")
+        self._demand("busy", lambda v: 0 <= v <= 1, "at least 0 and at most 1")
+        self._demand("momentum", lambda v: 0 <= v < 1, "at least 0 and below 1")
+        self._demand("max_local_steps", lambda v: v is None or v >= 1, "1 or more, or none")
+        self._demand("milestones", lambda v: all(0 < m <= 1 for m in v), "shares of the rounds, such as 1/2,3/4")
+        self._demand("metric", lambda v: v in ("accuracy", "perplexity"), "accuracy or perplexity")
+        self._demand("norms", lambda v: v in ("layers", "statistics", "shared"), "layers, statistics or shared")
+        self._demand("server", lambda v: not isinstance(v, str) or v in SERVERS, f"one of {', '.join(SERVERS)}")
+        self._demand("server_lr", lambda v: v is None or 0 < v < math.inf, "above 0, or none")
+        self._demand("log", lambda v: set(v) <= {"tensorboard", "wandb"}, "tensorboard, wandb or both")
+        if self.server_lr is not None and self.server not in ("fedavgm", "fedadam"):
+            raise ValueError(f"server_lr={self.server_lr} needs server=fedavgm or server=fedadam")
         if self.scaffold and self.momentum:
             raise ValueError(f"momentum={self.momentum} cannot go with scaffold, which is defined for plain SGD")
-        strange = set(self.log) - {"tensorboard", "wandb"}
-        _demand("log", ",".join(self.log), not strange, "tensorboard, wandb or both")
         self.find_method()
+
+    def _demand(self, name: str, fine: Callable[[Any], bool], allowed: str) -> None:
+        value = getattr(self, name)
+        if not fine(value):
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            raise ValueError(f"{name}={shown} must be {allowed}")
 
     def find_method(self) -> Method:
         """Return the method."""
@@ -115,8 +118,9 @@ class Experiment:
 
     def federations(self) -> Iterator[Federation]:
         """Yield the models to train, one after the other: one, or one for each width."""
-        data = self.data(self.seed)
         with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.seed, "data"))
+            data = self.data(self.seed)
             torch.manual_seed(derive(self.seed, "weights"))
             net = self.model()
         devices = self.find_devices(data.num_clients)
@@ -163,18 +167,18 @@ class Experiment:
         )
         state = ServerState(scaffold=Scaffold(model, data.num_clients) if self.scaffold else None)
         return Federation(
-            model,
-            data,
-            devices,
-            method,
-            self.widths,
-            target,
-            schedule,
-            training,
-            self.seed,
-            self._step(),
-            self.nova,
-            state,
+            model=model,
+            data=data,
+            devices=devices,
+            method=method,
+            space=self.widths,
+            target=target,
+            schedule=schedule,
+            training=training,
+            seed=self.seed,
+            step=self._step(),
+            nova=self.nova,
+            state=state,
         )
 
     def _step(self) -> Step | None:
@@ -184,11 +188,6 @@ class Experiment:
         if kind is None:
             return None
         return kind() if self.server_lr is None else kind(lr=self.server_lr)
-
-
-def _demand(name: str, value: object, fine: bool, allowed: str) -> None:
-    if not fine:
-        raise ValueError(f"{name}={value} must be {allowed}")
 
 
 def _plain(value: Any) -> Any:

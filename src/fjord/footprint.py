@@ -59,8 +59,18 @@ def footprint(net: nn.Module, width: Width, inputs: tuple[Any, ...], batch: int 
         parameters - sum(p.numel() for p in _norms_and_embeddings(net)),
         parameters,
         size,
-        size + gradients + saved_bytes(twin, on_meta(inputs, batch)),
+        size + gradients + _saved_bytes(twin, inputs, batch),
     )
+
+
+def _saved_bytes(net: nn.Module, inputs: tuple[Any, ...], batch: int) -> int:
+    try:
+        return saved_bytes(net, on_meta(inputs, batch))
+    except ValueError:  # BatchNorm1d cannot train on one example; what is kept grows evenly with the batch
+        if batch != 1:
+            raise
+        two, three = (saved_bytes(net, on_meta(inputs, n)) for n in (2, 3))
+        return 2 * two - three
 
 
 def on_meta(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
@@ -86,8 +96,11 @@ def count_macs(net: nn.Module, inputs: tuple[Any, ...]) -> int:
     """Return the multiply-accumulates of one forward pass of a network on the meta device."""
     steps: list[int] = []
     hooks = [m.register_forward_hook(_lstm_steps(steps)) for m in net.modules() if isinstance(m, nn.LSTM)]
+    mode = net.training
+    net.eval()  # BatchNorm1d cannot train on one example
     with torch.device("meta"), torch.no_grad(), _counter() as counter:
         net(*inputs)
+    net.train(mode)
     for hook in hooks:
         hook.remove()
     return counter.get_total_flops() // 2 + sum(steps)

@@ -97,16 +97,19 @@ class Trainer:
 
     def __call__(self, task: Task) -> Update:
         """Train one client."""
-        inputs, targets = self.data.examples(task.client_id)
-        if len(inputs) == 0:
-            raise ValueError(f"client {task.client_id} has no examples")
         bench = self._bench(task)
         seed = derive(self.seed, "client", task.round_index, task.client_id)
         with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.seed, "examples", task.client_id))
+            inputs, targets = self.data.examples(task.client_id)
+            if not len(inputs) == len(targets) > 0:
+                sizes = f"{len(inputs)} inputs and {len(targets)} targets"
+                raise ValueError(f"client {task.client_id} has {sizes}; there must be as many, and at least one")
             torch.manual_seed(derive(seed, "noise"))
-            return self._train(task, bench, list(self._batches(inputs, targets, seed)), derive(seed, "width"))
+            return self._train(task, bench, list(self._batches(inputs, targets, seed)), len(inputs))
 
-    def _train(self, task: Task, bench: _Bench, batches: list[Batch], seed: int) -> Update:
+    def _train(self, task: Task, bench: _Bench, batches: list[Batch], count: int) -> Update:
+        seed = derive(self.seed, "client", task.round_index, task.client_id, "width")
         rng, correct = random.Random(seed), self._correction(task)
         steps: Counter[Width] = Counter()
         reach: Counter[Width] = Counter()
@@ -131,7 +134,6 @@ class Trainer:
             ran.clear()
         macs = sum(3 * count * self._macs_at(bench, width, batches[0][0]) for width, count in examples.items())
         tensors = {key: t.clone() for key, t in bench.model.state_dict().items()}
-        count = len(self.data.examples(task.client_id)[1])
         return Update(task.client_id, tensors, count, float(loss) / len(batches), dict(steps), dict(reach), macs)
 
     def _batches(self, inputs: Tensor, targets: Tensor, seed: int) -> Iterator[Batch]:

@@ -147,12 +147,12 @@ def exclusive_small() -> Method:
 
 
 def efd() -> Method:
-    """Extended Federated Dropout: a model for each width; who cannot carry it drops units at random."""
+    """Train a model for each width; who cannot carry it drops units at random (Extended Federated Dropout)."""
     return replace(single(), name="efd", select=lambda plan, g: _random(plan, g, min(g.ceiling, g.target)))
 
 
 def fd() -> Method:
-    """Federated Dropout: the same, with the dropout that the lowest tier needs, for all clients."""
+    """Train the same with the dropout that the lowest tier needs, for all clients (Federated Dropout)."""
     return replace(single(), name="fd", select=lambda plan, g: _random(plan, g, min(g.lowest, g.target)))
 
 

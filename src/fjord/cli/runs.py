@@ -14,7 +14,7 @@ from fjord.experiment import Experiment
 from fjord.methods import METHODS
 from fjord.recipes import theorem1
 from fjord.recipes.find import RECIPES, apply_settings, find_recipe, lasting
-from fjord.run import run as run_experiment
+from fjord.runner import run as run_experiment
 from fjord.runs import RunFolder
 
 out = Console(highlight=False)

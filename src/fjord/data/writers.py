@@ -4,6 +4,8 @@ The 62 characters are strokes on a grid. Every writer has a hand of its own (sla
 character is formed) and a favourite choice of characters, so that clients differ as people do.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -35,7 +37,7 @@ def _font() -> tuple[Tensor, Tensor]:
     segments = []
     for character in characters:
         strokes = [[(float(p[0]), float(p[1])) for p in s.split()] for s in character[2:].split(",")]
-        segments.append([pair for s in strokes for pair in zip(s, s[1:], strict=False)])
+        segments.append([pair for s in strokes for pair in pairwise(s)])
     most = max(map(len, segments))
     padded = torch.tensor([s + s[-1:] * (most - len(s)) for s in segments])
     return padded, torch.tensor([[i < len(s) for i in range(most)] for s in segments])

@@ -11,7 +11,7 @@ from torch import Tensor
 from fjord.data.federated import TestSet
 from fjord.elastic.model import ElasticModel
 from fjord.engines.pool import Pool
-from fjord.evaluate import Tested, test_batches
+from fjord.evaluate import Tested, examine
 from fjord.local import Task, Trainer, Update
 from fjord.width import Width
 
@@ -66,7 +66,7 @@ class InProcess:
         """Score the model at each width; each worker takes every n-th batch."""
         widths = list(widths)
         if self.pool is None:
-            return {w: Tested.joined(parts) for w, parts in test_batches(model, self.test_set, widths, BATCH).items()}
+            return {w: Tested.joined(parts) for w, parts in examine(model, self.test_set, widths, BATCH).items()}
         state = safetensors.torch.save({k: t.contiguous() for k, t in model.state_dict().items()})
         shares = list(self.pool.map("test", [(state, widths, i) for i in range(self.workers)]))
         found: dict[Width, Tested] = {}
@@ -79,7 +79,7 @@ class InProcess:
     def _test(self, job: tuple[bytes, list[Width], int]) -> dict[Width, list[Tested]]:
         state, widths, share = job
         self.trainer.model.load_state_dict(safetensors.torch.load(state))
-        return test_batches(self.trainer.model, self.test_set, widths, BATCH, share, self.workers)
+        return examine(self.trainer.model, self.test_set, widths, BATCH, share, self.workers)
 
 
 def pack(record: Any) -> Any:

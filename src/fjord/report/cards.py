@@ -1,0 +1,207 @@
+"""Which figures the page has: for each its title, its series and the sentence that says how to read it."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fjord.report import numbers
+from fjord.report.figures import Axes, Series, Style, bars, group_styles, lines, width_styles
+from fjord.report.groups import Group, Run
+from fjord.width import Width
+
+Values = Callable[[Run], Mapping[Any, float]]
+STARVING = (
+    "A shell is the units between one width and the next smaller one. It starves when fewer than one client trains it "
+    "per round on average, or when nobody does in more than half of the rounds."
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """One figure of the page."""
+
+    name: str
+    title: str
+    svg: str
+    caption: str
+    series: tuple[Series, ...]
+
+    @property
+    def legend(self) -> list[tuple[str, Style]]:
+        """What the colours mean."""
+        return [(one.label, one.style) for one in self.series]
+
+
+@dataclass(frozen=True)
+class Deck:
+    """Makes the figures of some groups; one that has nothing to show is left out."""
+
+    groups: Sequence[Group]
+    metric: str
+
+    def cards(self) -> Iterator[Card]:
+        """Yield the figures in the order of the page."""
+        makers = (self.by_width, self.by_tier, self.worst_decile, self.convergence, self.loss)
+        for make in (*makers, self.traffic, self.compute, self.shells):
+            yield from make()
+
+    def by_width(self) -> Iterator[Card]:
+        """Yield the last scores against width."""
+        series = self._series(lambda run: numbers.final_scores(run, self.metric))
+        if series:
+            ticks = {width: str(width) for one in series for width in one.points}
+            svg = lines("by-width", series, self._axes("width of the submodel"), ticks)
+            caption = f"Last test {self.metric} at each width{self._spread('bars')}."
+            yield Card("by-width", f"{self._metric} against width", svg, caption, series)
+
+    def by_tier(self) -> Iterator[Card]:
+        """Yield the scores of the clients of each ceiling."""
+        missing = [
+            frozenset(w for run in group.runs for w in numbers.without_model(run) if w not in self._tiers(group))
+            for group in self.groups
+        ]
+        series = self._series(lambda run: numbers.tier_scores(run, self.metric), absent=missing)
+        if series:
+            places = _fractions(width for one in series for width in (*one.points, *one.absent))
+            caption = f"Mean over clients, each with the widest model it can carry{self._spread('bars')}."
+            if any(missing):
+                caption += " ×: a tier whose clients have no model they can carry."
+            svg = bars("by-tier", series, self._axes("widest submodel the clients can carry"), places)
+            yield Card("by-tier", f"{self._metric} per tier", svg, caption, series)
+
+    def _tiers(self, group: Group) -> set[Width]:
+        return {width for run in group.runs for width in numbers.tier_scores(run, self.metric)}
+
+    def worst_decile(self) -> Iterator[Card]:
+        """Yield the mean over the worst tenth of clients beside the mean over all."""
+        series = self._series(lambda run: numbers.client_means(run, self.metric))
+        if series:
+            counted = [sum(c["width"] is not None for c in r.clients.values()) for g in self.groups for r in g.runs]
+            tenths = " or ".join(f"{math.ceil(n / 10)} of {n}" for n in sorted(set(counted)) if n)
+            caption = f"Worst decile: the mean over the 10% of clients with the worst {self.metric} ({tenths})"
+            places = {"worst": "worst decile of clients", "all": "all clients"}
+            svg = bars("worst-decile", series, self._axes(""), places)
+            yield Card("worst-decile", "Worst decile of clients", svg, f"{caption}{self._spread('bars')}.", series)
+
+    def convergence(self) -> Iterator[Card]:
+        """Yield the scores against rounds: all widths of one group, or all groups at each width."""
+        widths = sorted({w for g in self.groups for r in g.runs for w in numbers.final_scores(r, self.metric)})
+        if len(self.groups) == 1:
+            parts = [(f"width {w}", self._curves(self.groups[0], w)) for w in widths]
+            styles = width_styles(len(widths))
+            yield from self._converging("convergence", "Convergence", _kept(parts, styles))
+            return
+        for width in widths:
+            parts = [(group.name, self._curves(group, width)) for group in self.groups]
+            name = f"convergence-{str(width).replace('/', 'of')}"
+            series = _kept(parts, group_styles(len(parts)))
+            yield from self._converging(name, f"Convergence at width {width}", series)
+
+    def _curves(self, group: Group, width: Width) -> dict[Any, numbers.Stat]:
+        return numbers.over_runs(group, lambda run: numbers.score_curve(run, self.metric, width))
+
+    def _converging(self, name: str, title: str, series: tuple[Series, ...]) -> Iterator[Card]:
+        if series:
+            caption = f"Test {self.metric} against rounds{self._spread('band')}."
+            yield Card(name, title, lines(name, series, self._axes("rounds")), caption, series)
+
+    def loss(self) -> Iterator[Card]:
+        """Yield the training loss: of each model of one group, or of the widest model of all groups."""
+        window = max(numbers.loss_window(run) for group in self.groups for run in group.runs)
+        caption = f"Mean over the last {window} rounds{self._spread('band')}." if window > 1 else ""
+        if len(self.groups) == 1:
+            found = sorted({target for run in self.groups[0].runs for target in numbers.targets(run)})
+            parts = [(f"model of width {t}", self._losses(self.groups[0], t)) for t in found]
+            series = _kept(parts, width_styles(len(parts)) if len(parts) > 1 else group_styles(1))
+        else:
+            last = [max((t for run in g.runs for t in numbers.targets(run)), default=Width(1)) for g in self.groups]
+            parts = [(g.name, self._losses(g, t)) for g, t in zip(self.groups, last, strict=True)]
+            series = _kept(parts, group_styles(len(parts)))
+            caption += " Where a method trains several models: the widest. Losses of different methods may be of "
+            caption += "different kinds."
+        if series:
+            svg = lines("loss", series, Axes("rounds", "training loss", "{:.3g}".format, may_be_log=True))
+            yield Card("loss", "Training loss, smoothed", svg, caption.strip(), series)
+
+    def _losses(self, group: Group, target: Width) -> dict[Any, numbers.Stat]:
+        return numbers.over_runs(group, lambda run: numbers.loss_curve(run, target))
+
+    def traffic(self) -> Iterator[Card]:
+        """Yield the bytes sent to and from a client."""
+        down = [numbers.over_runs(group, lambda run: numbers.costs(run, "bytes_down")) for group in self.groups]
+        inner = [{width: stat.mean for width, stat in part.items()} for part in down]
+        series = self._series(lambda run: numbers.costs(run, "bytes_down", "bytes_up"), inner=inner)
+        caption = "Per client and round; full colour: to the client, pale: back from it"
+        yield from self._cost(
+            "bytes", "Bytes per tier", caption, Axes("", "bytes per client and round", _bytes), series
+        )
+
+    def compute(self) -> Iterator[Card]:
+        """Yield the multiply-accumulates of a client."""
+        series = self._series(lambda run: numbers.costs(run, "macs"))
+        caption = "Multiply-accumulates of local training, per client and round"
+        yield from self._cost("macs", "MACs per tier", caption, Axes("", "MACs per client and round", _si), series)
+
+    def _cost(self, name: str, title: str, caption: str, axes: Axes, series: tuple[Series, ...]) -> Iterator[Card]:
+        if series:
+            axes = Axes("widest submodel the clients can carry", axes.y, axes.shown)
+            places = _fractions(width for one in series for width in one.points)
+            caption += f"{self._spread('bars')}."
+            staged = [f"{group.name} ({group.rounds} rounds)" for group in self.groups if "×" in group.rounds]
+            if staged:
+                caption += f" Spent for each of several models: {', '.join(staged)}."
+            yield Card(name, title, bars(name, series, axes, places), caption, series)
+
+    def shells(self) -> Iterator[Card]:
+        """Yield how many clients trained each shell."""
+        hungry = [frozenset(s.width for s in numbers.shells(group.runs) if s.starving) for group in self.groups]
+        series = self._series(numbers.shell_means, flagged=hungry)
+        if series:
+            axes = Axes("shell, named by its outer width", "clients per round", "{:.3g}".format, threshold=1)
+            places = _fractions(width for one in series for width in one.points)
+            caption = f"Mean number of clients in a round that trained each shell{self._spread('bars')}. Dashed: one "
+            caption += "client. " + ("Hatched: starving. " if any(hungry) else "") + STARVING
+            yield Card("shells", "Who trained which shell", bars("shells", series, axes, places), caption, series)
+
+    def _series(self, values: Values, **marks: Sequence[Any]) -> tuple[Series, ...]:
+        parts = [(group.name, numbers.over_runs(group, values)) for group in self.groups]
+        return _kept(parts, group_styles(len(parts)), **marks)
+
+    @property
+    def _metric(self) -> str:
+        return self.metric.capitalize()
+
+    def _axes(self, x: str) -> Axes:
+        if self.metric == "accuracy":
+            return Axes(x, "accuracy", lambda value: f"{100 * value:.3g}%")
+        return Axes(x, f"{self.metric} (lower is better)", _si, may_be_log=True)
+
+    def _spread(self, mark: str) -> str:
+        if all(len(group.runs) == 1 for group in self.groups):
+            return ""
+        return f"; mean over seeds, {mark}: ± one standard deviation"
+
+
+def _kept(parts: Sequence[tuple[str, Any]], styles: Sequence[Style], **marks: Sequence[Any]) -> tuple[Series, ...]:
+    """Return the series that have something to show, each with its own marks."""
+    made = [
+        Series(label, styles[i], points, **{mark: values[i] for mark, values in marks.items()})
+        for i, (label, points) in enumerate(parts)
+    ]
+    return tuple(one for one in made if one.points or one.absent) if any(one.points for one in made) else ()
+
+
+def _fractions(widths: Iterator[Width]) -> dict[Any, str]:
+    return {width: str(width) for width in sorted(set(widths))}
+
+
+def _si(value: float) -> str:
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if limit <= abs(value) < 1000 * limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value:.3g}"
+
+
+def _bytes(value: float) -> str:
+    return f"{_si(value)}B" if abs(value) >= 1000 else f"{value:.3g} B"

@@ -1,0 +1,165 @@
+"""Reads run folders and puts those that differ only in their seed together, under names that tell groups apart."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fjord.runs import RunFolder
+from fjord.width import Width
+
+FREE = {"seed", "recipe", "workers", "checkpoint_seconds", "log"}
+"""Settings in which the runs of one group may differ: the seed, and what does not change results."""
+NEEDED = ("name", "method", "metric", "num_rounds", "seed")
+Config = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, read."""
+
+    path: Path
+    config: Config
+    env: dict[str, str]
+    rows: list[dict[str, Any]]
+    clients: dict[str, dict[str, Any]]
+    """How each client of the test set does; empty until a model is fully trained."""
+    finished: bool
+
+    @classmethod
+    def read(cls, folder: RunFolder) -> "Run":
+        """Read a folder; rounds and client scores may still be missing."""
+        config = folder.config
+        missing = [key for key in NEEDED if key not in config]
+        if missing:
+            raise ValueError(f"{folder.path}: is not the run of a federated experiment, it has no {missing[0]!r}")
+        rows = folder.metrics()
+        clients = folder.read_json("clients.json") if (folder.path / "clients.json").exists() else {}
+        return cls(folder.path, config, folder.env, rows, clients, _finished(folder.path, config, rows, clients))
+
+    @property
+    def recipe(self) -> str:
+        """What the run was started from, or the experiment's name."""
+        return str((self.config.get("recipe") or {}).get("name") or self.config["name"])
+
+    @property
+    def progress(self) -> str:
+        """How far the run has come, in words."""
+        if not self.rows:
+            return "no round is done yet"
+        last, total = self.rows[-1], self.config["num_rounds"]
+        models = f" of model {last['stage'] + 1}, of width {last['target']}" if last["stage"] else ""
+        return f"{last['round'] + 1} of {total} rounds{models} are done"
+
+
+def _finished(path: Path, config: Config, rows: Sequence[dict[str, Any]], clients: object) -> bool:
+    """Say whether all models are trained: a method with one model per width ends with the widest."""
+    if not rows or not clients or rows[-1]["round"] + 1 < config["num_rounds"]:
+        return False
+    widths = re.findall(r"([\d/]+): ", str(config.get("widths", "")))
+    staged = rows[-1]["stage"] > 0 or any(path.glob("model-*.safetensors"))
+    return not staged or not widths or Width(rows[-1]["target"]) == max(map(Width, widths))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only in their seed."""
+
+    name: str
+    all_runs: tuple[Run, ...]
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs that numbers are made of: unfinished ones would blur a mean over finished ones."""
+        return tuple(run for run in self.all_runs if run.finished) or self.all_runs
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What all runs of the group have in common, as text."""
+        return _flat(_fixed(self.all_runs[0].config))
+
+    @property
+    def seeds(self) -> str:
+        """The seeds, for a label."""
+        return listed(run.config["seed"] for run in self.runs)
+
+    @property
+    def rounds(self) -> str:
+        """The rounds of a run: of one model, or of several one after the other."""
+        models = len({row["stage"] for run in self.runs for row in run.rows})
+        done = max((row["round"] + 1 for run in self.runs for row in run.rows), default=0)
+        return f"{models} × {done}" if models > 1 else str(done)
+
+    @property
+    def repeated(self) -> list[Any]:
+        """Seeds that occur more than once, which makes the deviation too small."""
+        return [seed for seed, count in Counter(run.config["seed"] for run in self.runs).items() if count > 1]
+
+
+def grouped(folders: Iterable[RunFolder]) -> list[Group]:
+    """Return the groups in the order in which they first occur; a folder given twice counts once."""
+    distinct = {folder.path.resolve(): folder for folder in folders}
+    if not distinct:
+        raise ValueError("there is nothing to draw: give at least one run folder")
+    parts: dict[str, list[Run]] = {}
+    for folder in distinct.values():
+        run = Run.read(folder)
+        parts.setdefault(json.dumps(_fixed(run.config), sort_keys=True), []).append(run)
+    names = _names([runs[0].config for runs in parts.values()])
+    return [
+        Group(name, tuple(sorted(runs, key=lambda run: (run.config["seed"], str(run.path)))))
+        for name, runs in zip(names, parts.values(), strict=True)
+    ]
+
+
+def differing(settings: Sequence[dict[str, str]]) -> list[str]:
+    """Return the settings that are not the same in all of these."""
+    keys = dict.fromkeys(key for one in settings for key in one)
+    return [key for key in keys if len({one.get(key) for one in settings}) > 1]
+
+
+def listed(values: Iterable[object]) -> str:
+    """Return distinct values in their order, with commas."""
+    return ", ".join(dict.fromkeys(map(str, values)))
+
+
+def _fixed(config: Config) -> Config:
+    return {key: value for key, value in config.items() if key not in FREE}
+
+
+def _flat(config: Config, prefix: str = "") -> dict[str, str]:
+    """Return nested settings under dotted names, as text."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value if isinstance(value, str) else json.dumps(value)
+    return flat
+
+
+def _method(config: Config) -> str:
+    """Return the method's name; a method made by hand is written down as its whole record."""
+    record = re.match(r"Method\(name='([^']*)'", str(config["method"]))
+    return record[1] if record else str(config["method"])
+
+
+def _names(configs: list[Config]) -> list[str]:
+    """Name each group by its method, then by the settings in which it differs from others of that method."""
+    several = len({config["name"] for config in configs}) > 1
+    names: list[str] = []
+    for config in configs:
+        peers = [_flat(_fixed(other)) for other in configs if _method(other) == _method(config)]
+        own = _flat(_fixed(config))
+        extra = [f"{key} {_short(own.get(key, 'unset'))}" for key in differing(peers) if key != "name"]
+        title = f"{config['name']} {_method(config)}" if several else _method(config)
+        names.append(", ".join([title, *extra]))
+    # Long values are cut short, so two names may still be the same.
+    return [f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 28 else text[:27] + "…"

@@ -1,0 +1,160 @@
+"""The numbers behind the page: means and deviations over seeds of scores, costs and shells."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from fjord.report.groups import Group, Run
+from fjord.width import Width
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A mean over runs, and the sample standard deviation if there are two runs or more."""
+
+    mean: float
+    sd: float | None
+    count: int
+
+
+def stat(values: Iterable[float | None]) -> Stat | None:
+    """Return mean and deviation of the values that are known and finite.
+
+    >>> stat([1.0, 3.0, None])
+    Stat(mean=2.0, sd=1.4142135623730951, count=2)
+    """
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return None
+    return Stat(fmean(known), stdev(known) if len(known) > 1 else None, len(known))
+
+
+def over_runs(group: Group, values: Callable[[Run], Mapping[Any, float]]) -> dict[Any, Stat]:
+    """Return the statistics of each key over a group's runs, in rising order of keys."""
+    parts = [values(run) for run in group.runs]
+    found = {key: stat(part.get(key) for part in parts) for key in sorted({key for part in parts for key in part})}
+    return {key: one for key, one in found.items() if one}
+
+
+def final_scores(run: Run, metric: str) -> dict[Width, float]:
+    """Return the last score at each width."""
+    return {Width(w): score[metric] for row in run.rows for w, score in row["scores"].items()}
+
+
+def score_curve(run: Run, metric: str, width: Width) -> dict[int, float]:
+    """Return the scores at one width by the number of rounds done."""
+    return {row["round"] + 1: row["scores"][str(width)][metric] for row in run.rows if str(width) in row["scores"]}
+
+
+def targets(run: Run) -> list[Width]:
+    """Return the widths of the models a run has trained."""
+    return sorted({Width(row["target"]) for row in run.rows})
+
+
+def loss_curve(run: Run, target: Width, points: int = 300) -> dict[int, float]:
+    """Return the training loss of one model, as a running mean over a twentieth of its rounds, thinned out."""
+    known = [(r["round"] + 1, r["loss"]) for r in run.rows if Width(r["target"]) == target and r["loss"] is not None]
+    window = loss_window(run)
+    every = max(1, len(known) // points)
+    return {
+        known[i][0]: fmean(loss for _, loss in known[max(0, i + 1 - window) : i + 1])
+        for i in range(len(known))
+        if (len(known) - 1 - i) % every == 0
+    }
+
+
+def loss_window(run: Run) -> int:
+    """Return over how many rounds the training loss is averaged."""
+    return max(1, run.config["num_rounds"] // 20)
+
+
+def tier_scores(run: Run, metric: str) -> dict[Width, float]:
+    """Return the mean over the clients of each ceiling that have a model."""
+    tiers: dict[Width, list[float]] = {}
+    for client in run.clients.values():
+        if client["width"] is not None:
+            tiers.setdefault(Width(client["ceiling"]), []).append(client[metric])
+    return {ceiling: fmean(scores) for ceiling, scores in tiers.items()}
+
+
+def client_means(run: Run, metric: str) -> dict[str, float]:
+    """Return the mean over all clients that have a model, and over the worst tenth of them (rounded up)."""
+    scores = sorted(c[metric] for c in run.clients.values() if c["width"] is not None)
+    if not scores:
+        return {}
+    worst_first = scores if metric == "accuracy" else scores[::-1]
+    return {"all": fmean(scores), "worst": fmean(worst_first[: math.ceil(len(scores) / 10)])}
+
+
+def without_model(run: Run) -> dict[Width, int]:
+    """Count by ceiling the clients that can carry none of the models trained."""
+    counts: dict[Width, int] = {}
+    for client in run.clients.values():
+        if client["width"] is None:
+            counts[Width(client["ceiling"])] = counts.get(Width(client["ceiling"]), 0) + 1
+    return counts
+
+
+def costs(run: Run, *fields: str) -> dict[Width, float]:
+    """Return what a client of each ceiling spends in a round it takes part in."""
+    totals: dict[str, list[float]] = {}
+    for row in run.rows:
+        for ceiling, tier in row["tiers"].items():
+            total = totals.setdefault(ceiling, [0, 0])
+            total[0] += sum(tier[field] for field in fields)
+            total[1] += tier["clients"]
+    return {Width(ceiling): spent / clients for ceiling, (spent, clients) in totals.items() if clients}
+
+
+@dataclass(frozen=True)
+class Shell:
+    """How often the units between a width and the one below were trained, in one model."""
+
+    target: Width
+    width: Width
+    clients: float
+    """Mean number of clients in a round."""
+    rounds: int
+    """Rounds in which any client trained it."""
+    of_rounds: int
+
+    @property
+    def starving(self) -> bool:
+        """Whether too few clients train it for its weights to be trusted."""
+        return self.clients < 1 or 2 * self.rounds < self.of_rounds
+
+
+def shells(runs: Sequence[Run]) -> list[Shell]:
+    """Return every shell of every model, over the rounds of all runs."""
+    known = {Width(width) for run in runs for row in run.rows for width in row["shells"]}
+    counts: dict[tuple[Width, Width], list[int]] = {}
+    for row in (row for run in runs for row in run.rows):
+        target = Width(row["target"])
+        # A round whose updates were all dropped lists no shells: nobody trained any of them.
+        for width in {target} | {width for width in known if width <= target}:
+            counts.setdefault((target, width), []).append(row["shells"].get(str(width), 0))
+    return [
+        Shell(target, width, fmean(trained), sum(n > 0 for n in trained), len(trained))
+        for (target, width), trained in sorted(counts.items())
+    ]
+
+
+def shell_means(run: Run) -> dict[Width, float]:
+    """Return the mean number of clients in a round that train each shell, over all models that have it."""
+    found: dict[Width, list[Shell]] = {}
+    for shell in shells([run]):
+        found.setdefault(shell.width, []).append(shell)
+    return {
+        width: sum(s.clients * s.of_rounds for s in parts) / sum(s.of_rounds for s in parts)
+        for width, parts in found.items()
+    }
+
+
+def dropped(group: Group) -> dict[str, int]:
+    """Count the updates that were not used, by reason."""
+    reasons: dict[str, int] = {}
+    for why in (why for run in group.runs for row in run.rows for why in row["dropped"].values()):
+        reasons[why] = reasons.get(why, 0) + 1
+    return dict(sorted(reasons.items(), key=lambda pair: -pair[1]))
