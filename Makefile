@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)  ## the main job, on data that needs no download
-	$(BIN)/fjord run theorem1
+	$(BIN)/fjord run
 
 test: $(READY)  ## all tests and doctests
 	$(BIN)/python -m pytest
@@ -29,6 +29,7 @@ check: $(READY)  ## what must pass before a commit
 bench: $(READY)  ## ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.plan_time
 	$(BIN)/python -m benchmarks.step_cost
+	$(BIN)/python -m benchmarks.federated
 
 zoo: $(READY)  ## every family of the list; takes about half an hour
 	$(BIN)/python -m benchmarks.zoo

@@ -169,11 +169,12 @@ class BareLoop:
         """Return the loss of one step, written out."""
         if not self.distils:
             return F.cross_entropy(self.nets[width](inputs).flatten(0, -2), target)
-        teacher = self.nets[widest](inputs)
+        teacher = self.nets[widest](inputs).flatten(0, -2)
         taught = F.cross_entropy(teacher, target)
         if width == widest:
             return taught
-        known, guessed = teacher.detach().log_softmax(-1), self.nets[width](inputs).log_softmax(-1)
+        student = self.nets[width](inputs).flatten(0, -2)
+        known, guessed = teacher.detach().log_softmax(-1), student.log_softmax(-1)
         return taught + F.kl_div(guessed, known, reduction="batchmean", log_target=True)
 
 
@@ -253,9 +254,13 @@ def rounds() -> None:
     )
     for method in ("fjord", "fjord-kd"):
         experiment, records = replace(base, method=method, workers=2), list[RoundRecord]()
+
+        def keep(record: RoundRecord, *_: int, records: list[RoundRecord] = records) -> None:
+            records.append(record)
+
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            fjord.run(experiment, Path(folder) / "run", on_round=lambda record, *_: records.append(record))
+            fjord.run(experiment, Path(folder) / "run", on_round=keep)
             seconds = time.perf_counter() - start
         scores = list(records[-1].scores.values())
         table.add_row(method, f"{seconds:.0f}", f"{scores[0].accuracy:.1%}", f"{scores[-1].accuracy:.1%}")
@@ -324,6 +329,7 @@ class OneByOne:
         """Answer each task when it is asked for."""
         for task in tasks:
             yield task, answer(task)
+            del task  # let go of it before the next is made
 
     def __enter__(self) -> "OneByOne":
         return self

@@ -30,6 +30,7 @@ from fjord.width import Width, WidthSpace, uniform
 
 State = dict[str, Tensor]
 FIFTHS = uniform(5)
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 # ---------------------------------------------------------------------------------------------- tiny models
@@ -324,7 +325,7 @@ def batches(federation: Federation, client: int, round_index: int) -> list[tuple
 
 def sampled_widths(federation: Federation, client: int, round_index: int, ceiling: Width, steps: int) -> list[Width]:
     """Draw p ~ D_P given p <= ceiling, once for each step."""
-    rng = random.Random(derive(derive(federation.seed, "client", round_index, client), "width"))
+    rng = random.Random(derive(federation.seed, "client", round_index, client, "width"))
     space = federation.space.upto(ceiling)
     return [space.sample(rng) for _ in range(steps)]
 
@@ -349,7 +350,10 @@ class LiteralClient:
     def __init__(self, net: nn.Module, model: ElasticModel, state: State, lr: float, momentum: float = 0.0) -> None:
         self.net, self.model, self.lr, self.momentum = net, copy.deepcopy(model), lr, momentum
         self.state = {key: t.clone() for key, t in state.items()}
+        self.sent = {key: t.clone() for key, t in state.items()}
         self.velocity = {key: torch.zeros_like(t) for key, t in state.items() if t.is_floating_point()}
+        self.moves = {key: torch.zeros_like(t) for key, t in self.velocity.items()}
+        """In how many steps each weight was part of what was trained."""
 
     def submodel(self, width: Width) -> nn.Module:
         self.model.load_state_dict(self.state)
@@ -361,7 +365,15 @@ class LiteralClient:
     def place(self, key: str, width: Width) -> Tensor:
         return holds(self.net, self.model, first_units(self.model, width), [width])[key]
 
-    def step(self, width: Width, batch: tuple[Tensor, Tensor], teacher: Width | None) -> float:
+    def step(
+        self,
+        width: Width,
+        batch: tuple[Tensor, Tensor],
+        teacher: Width | None = None,
+        *,
+        prox: float = 0.0,
+        correction: State | None = None,
+    ) -> float:
         """One SGD step on F_p; with a teacher on F_p and F_{p_max} at once."""
         inputs, target = batch
         nets = {width: self.submodel(width)}
@@ -387,9 +399,25 @@ class LiteralClient:
                 self.state[key][self.place(key, w)] = buffer.reshape(-1)
         for key, g in gradient.items():
             where = touched[key]
+            self.moves[key][where] += 1
+            g = g + prox * (self.state[key] - self.sent[key]) + (correction[key] if correction else 0)
             self.velocity[key][where] = self.momentum * self.velocity[key][where] + g[where]
             self.state[key][where] -= self.lr * self.velocity[key][where]
-        return float(loss)
+        return float(loss.detach())
+
+
+def trained_literally(
+    setting: Setting, federation: Federation, state: State, client: int, t: int, correction: State | None = None
+) -> LiteralClient:
+    """Train one client of a round from the global weights (Algorithm 1, lines 4 to 7)."""
+    ceiling = Fraction(setting.ceilings[client])
+    largest = max(w for w in setting.space.widths if w <= ceiling)
+    mine = LiteralClient(setting.net(), federation.model, state, setting.lr, setting.momentum)
+    data = batches(federation, client, t)
+    for batch, width in zip(data, sampled_widths(federation, client, t, ceiling, len(data)), strict=True):
+        teacher = largest if setting.method == "fjord-kd" else None
+        mine.step(width, batch, teacher, prox=setting.prox, correction=correction)
+    return mine
 
 
 def algorithm1(setting: Setting) -> State:
@@ -400,10 +428,7 @@ def algorithm1(setting: Setting) -> State:
         replies = []
         for client, ceiling in enumerate(map(Fraction, setting.ceilings)):
             largest = max(w for w in setting.space.widths if w <= ceiling)
-            mine = LiteralClient(net, model, state, setting.lr, setting.momentum)
-            data = batches(federation, client, t)
-            for batch, width in zip(data, sampled_widths(federation, client, t, ceiling, len(data)), strict=True):
-                mine.step(width, batch, largest if setting.method == "fjord-kd" else None)
+            mine = trained_literally(setting, federation, state, client, t)
             replies.append(Reply(largest, setting.sizes[client], mine.state))
         state = eq1_literal(net, model, state, replies, setting.space)
     return state

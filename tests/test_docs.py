@@ -19,7 +19,10 @@ def blocks(language: str) -> list[str]:
 def folder(tmp_path_factory):
     """A folder in which the README's Python was run, from top to bottom."""
     path = tmp_path_factory.mktemp("readme")
-    (path / "readme.py").write_text("\n".join(blocks("python")))
+    files = [block for block in blocks("python") if re.match(r"# \w+\.py\n", block)]
+    for block in files:  # a block that begins with a file's name is that file
+        (path / block.split()[1]).write_text(block)
+    (path / "readme.py").write_text("\n".join(block for block in blocks("python") if block not in files))
     done = subprocess.run([sys.executable, "readme.py"], cwd=path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (path / "output.txt").write_text(done.stdout)
@@ -39,12 +42,15 @@ def test_the_commands_of_the_readme_run(folder):
     )
     lines = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
     commands = [line.split() for line in lines if line.startswith("fjord ")]
-    assert len(commands) == 5
+    assert len(commands) == 10
     for command in commands:
+        short = ["--set", "num_rounds=2", "--set", "eval_every=1"] if command[1] == "run" else []
         done = subprocess.run(
-            [sys.executable, "-m", "fjord.cli", *command[1:]], cwd=folder, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "fjord.cli", *command[1:], *short], cwd=folder, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, (command, done.stderr)
+    for page in ("runs/demo/0/report.html", "compare.html", "runs/mine/0/report.html"):
+        assert (folder / page).is_file()
 
 
 @pytest.mark.parametrize(

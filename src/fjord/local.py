@@ -161,7 +161,7 @@ class Trainer:
             bench.optimizer.restart()
         bench.optimizer.full.param_groups[0]["lr"] = task.lr
         self._benches[key] = bench
-        if len(self._benches) > 16:
+        if len(self._benches) > 10:
             del self._benches[next(iter(self._benches))]
         return bench
 

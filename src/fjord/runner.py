@@ -1,8 +1,9 @@
 """Runs an experiment into a run folder, from the start or from its last checkpoint."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,11 @@ def run(
     runner = _Runner(experiment, RunFolder(Path(folder)), on_round)
     if resume:
         runner.resume(config)
-    else:
+    models = experiment.federations()
+    first = next(models)  # what is wrong with an experiment shows before a folder is made for it
+    if not resume:
         RunFolder.create(Path(folder), config)
-    runner.run()
+    runner.run(chain([first], models))
     return runner.folder
 
 
@@ -63,10 +66,10 @@ class _Runner:
         self.restored = (tensors, info) if info else None
         self.folder.keep_rows(lambda row: (row["stage"], row["round"]) < (self.stage, rounds))
 
-    def run(self) -> None:
+    def run(self, models: Iterable[Federation]) -> None:
         """Train the models that are left."""
         with open_writers(self.experiment.log, self.folder.path, self.experiment) as writers:
-            for stage, federation in enumerate(self.experiment.federations()):
+            for stage, federation in enumerate(models):
                 if stage < self.stage:
                     continue
                 self.stage = stage

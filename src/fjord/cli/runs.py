@@ -1,7 +1,7 @@
 """`fjord run`, `fjord list`, `fjord show`, `fjord report`: experiments and what came of them."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -111,9 +111,12 @@ def _first_line(function: object) -> str:
 
 def show(recipe: Recipe, settings: Settings = None) -> None:
     """Print all settings of a recipe."""
-    experiment = apply_settings(find_recipe(recipe)(), settings or [])
-    table = Table("setting", "value", title=experiment.name)
-    for key, value in experiment.config().items():
+    if recipe in theorem1.RECIPES:
+        config = asdict(theorem1.RECIPES[recipe]())
+    else:
+        config = apply_settings(find_recipe(recipe)(), settings or []).config()
+    table = Table("setting", "value", title=recipe)
+    for key, value in config.items():
         table.add_row(key, value if isinstance(value, str) else json.dumps(value))
     out.print(table)
 

@@ -57,30 +57,31 @@ class Deck:
 
     def by_tier(self) -> Iterator[Card]:
         """Yield the scores of the clients of each ceiling."""
-        missing = [
-            frozenset(w for run in group.runs for w in numbers.without_model(run) if w not in self._tiers(group))
-            for group in self.groups
-        ]
-        series = self._series(lambda run: numbers.tier_scores(run, self.metric), absent=missing)
+        missing = [self._bare(group) for group in self.groups]
+        series = self._client_series(lambda run: numbers.tier_scores(run, self.metric), absent=missing)
         if series:
             places = _fractions(width for one in series for width in (*one.points, *one.absent))
             caption = f"Mean over clients, each with the widest model it can carry{self._spread('bars')}."
             if any(missing):
-                caption += " ×: a tier whose clients have no model they can carry."
+                caption += " A cross: a tier whose clients have no model they can carry."
             svg = bars("by-tier", series, self._axes("widest submodel the clients can carry"), places)
             yield Card("by-tier", f"{self._metric} per tier", svg, caption, series)
 
-    def _tiers(self, group: Group) -> set[Width]:
-        return {width for run in group.runs for width in numbers.tier_scores(run, self.metric)}
+    def _bare(self, group: Group) -> frozenset[Width]:
+        """Return the ceilings at which no client has a model."""
+        served = {width for run in group.runs for width in numbers.tier_scores(run, self.metric)}
+        bare = {c for run in group.runs for c in numbers.without_model(run) if c != "unknown"}
+        return frozenset(map(Width, bare)) - served
 
     def worst_decile(self) -> Iterator[Card]:
         """Yield the mean over the worst tenth of clients beside the mean over all."""
-        series = self._series(lambda run: numbers.client_means(run, self.metric))
+        series = self._client_series(lambda run: numbers.client_means(run, self.metric))
         if series:
-            counted = [sum(c["width"] is not None for c in r.clients.values()) for g in self.groups for r in g.runs]
+            counted = [sum(c.get("width") is not None for c in r.clients.values()) for g in self.groups for r in g.runs]
             tenths = " or ".join(f"{math.ceil(n / 10)} of {n}" for n in sorted(set(counted)) if n)
             caption = f"Worst decile: the mean over the 10% of clients with the worst {self.metric} ({tenths})"
-            places = {"worst": "worst decile of clients", "all": "all clients"}
+            everyone = "all with a model" if any(map(_left_out, self.groups)) else "all clients"
+            places = {"worst": "worst decile of clients", "all": everyone}
             svg = bars("worst-decile", series, self._axes(""), places)
             yield Card("worst-decile", "Worst decile of clients", svg, f"{caption}{self._spread('bars')}.", series)
 
@@ -148,7 +149,7 @@ class Deck:
             axes = Axes("widest submodel the clients can carry", axes.y, axes.shown)
             places = _fractions(width for one in series for width in one.points)
             caption += f"{self._spread('bars')}."
-            staged = [f"{group.name} ({group.rounds} rounds)" for group in self.groups if "×" in group.rounds]
+            staged = [f"{group.name} ({group.rounds} rounds)" for group in self.groups if group.models > 1]
             if staged:
                 caption += f" Spent for each of several models: {', '.join(staged)}."
             yield Card(name, title, bars(name, series, axes, places), caption, series)
@@ -168,6 +169,11 @@ class Deck:
         parts = [(group.name, numbers.over_runs(group, values)) for group in self.groups]
         return _kept(parts, group_styles(len(parts)), **marks)
 
+    def _client_series(self, values: Values, **marks: Sequence[Any]) -> tuple[Series, ...]:
+        """Return series whose labels say how many clients are not in them: a mean over the rest flatters a method."""
+        parts = [(f"{g.name}{_left_out(g)}", numbers.over_runs(g, values)) for g in self.groups]
+        return _kept(parts, group_styles(len(parts)), **marks)
+
     @property
     def _metric(self) -> str:
         return self.metric.capitalize()
@@ -181,6 +187,14 @@ class Deck:
         if all(len(group.runs) == 1 for group in self.groups):
             return ""
         return f"; mean over seeds, {mark}: ± one standard deviation"
+
+
+def _left_out(group: Group) -> str:
+    stranded = numbers.stat(sum(numbers.without_model(run).values()) for run in group.runs if run.clients)
+    clients = numbers.stat(len(run.clients) for run in group.runs if run.clients)
+    if not stranded or not clients or not stranded.mean:
+        return ""
+    return f": {stranded.mean:.4g} of {clients.mean:.4g} clients have no model they can carry"
 
 
 def _kept(parts: Sequence[tuple[str, Any]], styles: Sequence[Style], **marks: Sequence[Any]) -> tuple[Series, ...]:

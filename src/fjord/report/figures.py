@@ -82,7 +82,7 @@ def _panel(name: str, into: list[str]) -> Iterator[Any]:
         from matplotlib.figure import Figure
     except ImportError:
         raise ValueError(MISSING) from None
-    settings: dict[str, Any] = {
+    settings: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
         "text.parse_math": False,  # a dollar in a recipe's name is a dollar

@@ -87,11 +87,15 @@ class Group:
         return listed(run.config["seed"] for run in self.runs)
 
     @property
+    def models(self) -> int:
+        """How many models a run trains, one after the other."""
+        return len({row["stage"] for run in self.runs for row in run.rows})
+
+    @property
     def rounds(self) -> str:
-        """The rounds of a run: of one model, or of several one after the other."""
-        models = len({row["stage"] for run in self.runs for row in run.rows})
+        """The rounds of a run: of one model, or models x rounds."""
         done = max((row["round"] + 1 for run in self.runs for row in run.rows), default=0)
-        return f"{models} × {done}" if models > 1 else str(done)
+        return f"{self.models} x {done}" if self.models > 1 else str(done)
 
     @property
     def repeated(self) -> list[Any]:
@@ -156,9 +160,9 @@ def _names(configs: list[Config]) -> list[str]:
         own = _flat(_fixed(config))
         extra = [f"{key} {_short(own.get(key, 'unset'))}" for key in differing(peers) if key != "name"]
         title = f"{config['name']} {_method(config)}" if several else _method(config)
-        names.append(", ".join([title, *extra]))
+        names.append(f"{title} ({', '.join(extra)})" if extra else title)
     # Long values are cut short, so two names may still be the same.
-    return [f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    return [f"{name} #{names[:i].count(name) + 1}" if names.count(name) > 1 else name for i, name in enumerate(names)]
 
 
 def _short(text: str) -> str:

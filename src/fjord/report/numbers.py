@@ -1,6 +1,7 @@
 """The numbers behind the page: means and deviations over seeds of scores, costs and shells."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -74,27 +75,23 @@ def tier_scores(run: Run, metric: str) -> dict[Width, float]:
     """Return the mean over the clients of each ceiling that have a model."""
     tiers: dict[Width, list[float]] = {}
     for client in run.clients.values():
-        if client["width"] is not None:
+        if client.get("width") is not None:
             tiers.setdefault(Width(client["ceiling"]), []).append(client[metric])
     return {ceiling: fmean(scores) for ceiling, scores in tiers.items()}
 
 
 def client_means(run: Run, metric: str) -> dict[str, float]:
     """Return the mean over all clients that have a model, and over the worst tenth of them (rounded up)."""
-    scores = sorted(c[metric] for c in run.clients.values() if c["width"] is not None)
+    scores = sorted(c[metric] for c in run.clients.values() if c.get("width") is not None)
     if not scores:
         return {}
     worst_first = scores if metric == "accuracy" else scores[::-1]
     return {"all": fmean(scores), "worst": fmean(worst_first[: math.ceil(len(scores) / 10)])}
 
 
-def without_model(run: Run) -> dict[Width, int]:
+def without_model(run: Run) -> dict[str, int]:
     """Count by ceiling the clients that can carry none of the models trained."""
-    counts: dict[Width, int] = {}
-    for client in run.clients.values():
-        if client["width"] is None:
-            counts[Width(client["ceiling"])] = counts.get(Width(client["ceiling"]), 0) + 1
-    return counts
+    return Counter(c.get("ceiling", "unknown") for c in run.clients.values() if c.get("width") is None)
 
 
 def costs(run: Run, *fields: str) -> dict[Width, float]:
@@ -153,8 +150,5 @@ def shell_means(run: Run) -> dict[Width, float]:
 
 
 def dropped(group: Group) -> dict[str, int]:
-    """Count the updates that were not used, by reason."""
-    reasons: dict[str, int] = {}
-    for why in (why for run in group.runs for row in run.rows for why in row["dropped"].values()):
-        reasons[why] = reasons.get(why, 0) + 1
-    return dict(sorted(reasons.items(), key=lambda pair: -pair[1]))
+    """Count the updates that were not used, by reason, the most frequent first."""
+    return dict(Counter(why for r in group.runs for row in r.rows for why in row["dropped"].values()).most_common())

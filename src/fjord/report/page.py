@@ -22,6 +22,7 @@ SHAPES = {
     "P": "M11.5 2h3v2.5H17v3h-2.5V10h-3V7.5H9v-3h2.5z",
     "X": "M9 4l2-2l2 2l2-2l2 2l-2 2l2 2l-2 2l-2-2l-2 2l-2-2l2-2z",
 }
+NONE = "\N{EN DASH}"
 GAPS = {"-": "none", "--": "6 3", ":": "2 2", "-.": "6 2 2 2"}
 
 
@@ -44,8 +45,7 @@ def _page(groups: Sequence[Group]) -> Iterator[str]:
     css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     cards = list(Deck(groups, metric).cards())
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
-    # The empty icon keeps browsers from asking for one.
-    yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<title>{escape(title)} · FjORD</title>\n<style>\n{css}</style>\n</head>\n<body>"
     yield f"<h1>{escape(title)}</h1>\n<p class='sub'>{escape(_subtitle(groups, metric))}</p>"
     yield from _notices(groups, metric)
@@ -113,12 +113,15 @@ def _starving(group: Group) -> Iterator[str]:
 
 
 def _stranded(group: Group) -> Iterator[str]:
+    found: dict[str, list[object]] = {}
     for run in group.runs:
         counts = numbers.without_model(run)
         if counts:
             tiers = ", ".join(f"{count} of tier {width}" for width, count in sorted(counts.items()))
-            total = f"{sum(counts.values())} of {len(run.clients)} clients"
-            yield f"{group.name}, seed {run.config['seed']}: {total} have no model they can carry ({tiers})."
+            text = f"{sum(counts.values())} of {len(run.clients)} clients have no model they can carry ({tiers})."
+            found.setdefault(text, []).append(run.config["seed"])
+    for text, seeds in found.items():
+        yield f"{group.name}, seed {listed(seeds)}: {text}"
 
 
 def _box(kind: str, head: str, lines: Sequence[str], note: str = "") -> str:
@@ -150,12 +153,13 @@ def _headline(groups: Sequence[Group], metric: str) -> Iterator[str]:
     yield _table(["", "seeds", "rounds", *(f"width {w}" for w in widths)], rows, marked)
     spread = "Mean ± sample standard deviation over seeds. " if any(len(g.runs) > 1 for g in groups) else ""
     bold = "Bold: the best mean at each width." if len(groups) > 1 else ""
-    yield f"<p class='note'>{spread}{bold} –: not a width this method trains a model for.</p>"
+    blank = "" if all(w in part for part in scores for w in widths) else f" {NONE}: no model of this width was scored."
+    yield f"<p class='note'>{spread}{bold}{blank}</p>"
 
 
 def _score(value: Stat | None, metric: str, runs: int) -> str:
     if value is None:
-        return "–"
+        return NONE
     factor, unit = (100, "%") if metric == "accuracy" else (1, "")
     digits = ".1f" if metric == "accuracy" else ".3f" if value.mean < 1000 else ".3g"
     spread = "" if value.sd is None else f" ± {factor * value.sd:{digits}}"
@@ -197,9 +201,9 @@ def _swatch(style: Style) -> str:
 def _origin(groups: Sequence[Group]) -> str:
     """Return recipe, method, seeds and commits: what a number is worth nothing without."""
     runs = [run for group in groups for run in group.runs]
-    methods = "; ".join(f"{group.name} (seed{'s' * (len(group.runs) > 1)} {group.seeds})" for group in groups)
+    methods = "; ".join(f"{group.name}, seed{'s' * (len(group.runs) > 1)} {group.seeds}" for group in groups)
     commits = listed(run.env.get("commit", "unknown") for run in runs)
-    return f"recipe {listed(run.recipe for run in runs)} · {methods} · commit {commits}"
+    return f"recipe {listed(run.recipe for run in runs)} · method {methods} · commit {commits}"
 
 
 def _dropped(groups: Sequence[Group]) -> Iterator[str]:
@@ -216,7 +220,7 @@ def _settings(groups: Sequence[Group]) -> Iterator[str]:
     """Yield what differs between groups, and all there is to know of each run."""
     if len(groups) > 1:
         keys = differing([group.settings for group in groups])
-        rows = [[group.name, *(group.settings.get(key, "–") for key in keys)] for group in groups]
+        rows = [[group.name, *(group.settings.get(key, NONE) for key in keys)] for group in groups]
         yield f"<h2>Settings that differ</h2>{_table(['', *keys], rows)}"
     yield "<h2>All settings</h2>"
     for group in groups:

@@ -1,0 +1,53 @@
+"""FedAvg by this library, one of the tools of `benchmarks.simulators`."""
+
+import time
+
+import torch
+
+from benchmarks.simulator_task import BATCH, COHORT, LR, accuracy, arguments, read, report
+from fjord.data.federated import Generated, TestSet
+from fjord.engines.inprocess import InProcess
+from fjord.experiment import Experiment
+from fjord.local import Trainer
+from fjord.models import femnist_cnn
+
+NEVER = 1_000_000
+"""More rounds than are taken: the last round of a schedule is evaluated, and no tool evaluates while it is timed."""
+
+
+def clients(path: str) -> Generated:
+    data = read(path)
+    test = TestSet(data["test_inputs"], data["test_targets"], torch.full_like(data["test_targets"], -1))
+    pairs = list(zip(data["inputs"], data["targets"], strict=True))
+    return Generated(len(pairs), pairs.__getitem__, test)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    asked = arguments()
+    experiment = Experiment(
+        name="fedavg",
+        model=femnist_cnn,
+        data=lambda seed: clients(asked.data),
+        method="fedavg",
+        num_rounds=NEVER,
+        eval_every=NEVER,
+        cohort_size=COHORT,
+        batch_size=BATCH,
+        lr=LR,
+        milestones=(),
+        seed=asked.seed,
+    )
+    federation = next(iter(experiment.federations()))
+    trainer = Trainer(federation.model, federation.data, federation.training, asked.seed)
+    with InProcess(trainer, federation.data.test, asked.workers) as engine:
+        rounds = federation.rounds(engine)
+        marks = []
+        for _ in range(asked.rounds + 1):
+            next(rounds)
+            marks.append(time.time())
+    report(asked.started, marks, accuracy(federation.model.cut("1"), asked.data), ())
+
+
+if __name__ == "__main__":
+    main()
