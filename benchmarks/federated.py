@@ -95,10 +95,10 @@ def unscored(clients: int) -> Experiment:
     )
 
 
-def resnet(clients: int) -> Experiment:
-    """Return ResNet18 on 24x24 crops in batches of 32, two steps a client."""
-    data = partial(images, clients=clients, examples=64)
-    small = {"batch_size": 32, "max_local_steps": 2, "lr": 0.01}
+def resnet(clients: int, steps: int = 2) -> Experiment:
+    """Return ResNet18 on 24x24 crops in batches of 32, few steps a client (500 examples make 16)."""
+    data = partial(images, clients=clients, examples=32 * steps)
+    small = {"batch_size": 32, "max_local_steps": steps, "lr": 0.01}
     return replace(unscored(clients), name="resnet18", model=cifar_resnet18, data=data, **small)
 
 
@@ -205,7 +205,8 @@ def bare() -> None:
         ("CNN, fjord-kd", replace(unscored(10), **kd), 4, 40),
         ("RNN, fjord", rnn(5), 4, 25),
         ("RNN, fjord-kd", replace(rnn(5), **kd), 4, 15),
-        ("ResNet18, fjord, 2 steps a client", resnet(5), 3, 10),
+        ("ResNet18, fjord, 2 steps a client", resnet(5), 2, 8),
+        ("ResNet18, fjord, 8 steps a client", resnet(5, steps=8), 1, 3),
     ):
         own, other, ratio = against_bare(experiment, warm_up, rounds)
         table.add_row(name, f"{own:.3f}", f"{other:.3f}", f"{ratio:.3f}")
@@ -236,7 +237,7 @@ def workers() -> None:
     for name, experiment, warm_up, rounds in (
         ("CNN, fjord", unscored(10), 6, 60),
         ("CNN, fjord-kd", replace(unscored(10), method="fjord-kd"), 6, 40),
-        ("ResNet18, fjord, 2 steps a client", resnet(10), 3, 7),
+        ("ResNet18, fjord, 2 steps a client", resnet(10), 2, 5),
     ):
         one, two = speed_up(experiment, warm_up, rounds)
         table.add_row(name, f"{one:.3f}", f"{two:.3f}", f"{one / two:.2f}")

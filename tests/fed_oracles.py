@@ -105,7 +105,10 @@ def first_units(model: ElasticModel, width: Fraction) -> Kept:
 
 def holds(net: nn.Module, model: ElasticModel, held: Kept, widths: Iterable[Width]) -> dict[str, Tensor]:
     """Say of each stored element whether a client with these units and these widths holds it."""
-    per_unit, widths = unit_masks(net, model, held), set(widths)
+    per_unit, widths = unit_masks(net, model, held), frozenset(widths)
+    known = (id(per_unit), widths)
+    if known in _MASKS:
+        return _MASKS[known]
     found: dict[str, Tensor] = {}
     for key, tensor in model.tensors.items():
         name, _, width = key.partition("@")
@@ -116,6 +119,7 @@ def holds(net: nn.Module, model: ElasticModel, held: Kept, widths: Iterable[Widt
         else:  # stored are the first units of that width, of which the client has those it holds
             stored = unit_masks(net, model, first_units(model, Fraction(width)))[name]
             found[key] = per_unit[name][stored].reshape(tensor.shape)
+    _MASKS[known] = found
     return found
 
 
@@ -280,9 +284,7 @@ class Setting:
             milestones=self.milestones,
             availability=self.availability,
         )
-        training = LocalTraining(
-            method.objective, self.batch, self.epochs, momentum=self.momentum, prox=self.prox
-        )
+        training = LocalTraining(method.objective, self.batch, self.epochs, momentum=self.momentum, prox=self.prox)
         return Federation(
             model,
             data,

@@ -46,7 +46,11 @@ def test_the_commands_of_the_readme_run(folder):
     for command in commands:
         short = ["--set", "num_rounds=2", "--set", "eval_every=1"] if command[1] == "run" else []
         done = subprocess.run(
-            [sys.executable, "-m", "fjord.cli", *command[1:], *short], cwd=folder, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "fjord.cli", *command[1:], *short],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, (command, done.stderr)
     for page in ("runs/demo/0/report.html", "compare.html", "runs/mine/0/report.html"):

@@ -204,8 +204,10 @@ def test_a_slice_of_random_units_equals_the_masked_model(kind: str, ceiling: Wid
     piece = Slice(model, held, FIFTHS, taken(model, places(model, held, FIFTHS.widths))).eval()
     inputs = fed.tiny_data(kind, [3]).inputs[:3]
     for width in FIFTHS.widths:
-        kept = {f.name: torch.tensor([u for u in held[f.name].tolist() if u < -(-width * f.units // 1)])
-                for f in model.plan.families}
+        kept = {
+            f.name: torch.tensor([u for u in held[f.name].tolist() if u < -(-width * f.units // 1)])
+            for f in model.plan.families
+        }
         mask = {name: m.double() for name, m in fed.unit_masks(net, model, kept).items()}
         expected = oracles.masked_output(net.eval(), oracles.all_tensors(net), mask, (inputs,))
         assert oracles.close(piece.at(width)(inputs), expected)
@@ -280,7 +282,13 @@ def test_training_a_slice_of_random_units_moves_its_own_weights_only(width: Widt
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_two_rounds_equal_algorithm_1_taken_literally(kind: str, method: str, momentum: float) -> None:
     setting = Setting(
-        kind, method, ceilings=("1/5", "3/5", "0.99", "1"), sizes=(6, 10, 4, 11), rounds=2, batch=4, epochs=2,
+        kind,
+        method,
+        ceilings=("1/5", "3/5", "0.99", "1"),
+        sizes=(6, 10, 4, 11),
+        rounds=2,
+        batch=4,
+        epochs=2,
         momentum=momentum,
     )
     found, _ = fed.train(setting.make())
@@ -318,7 +326,9 @@ def test_without_distillation_only_the_sampled_width_is_run() -> None:
     assert engine.updates[0].steps == expected == engine.updates[0].reach
 
 
-@pytest.mark.parametrize("method", ["fjord", "fedavg", "heterofl", "fjord-kd", "drop-low-tier", "fedrolex", "efd", "fd"])
+@pytest.mark.parametrize(
+    "method", ["fjord", "fedavg", "heterofl", "fjord-kd", "drop-low-tier", "fedrolex", "efd", "fd"]
+)
 def test_with_one_full_width_and_strong_clients_a_method_is_plain_fedavg(method: str) -> None:
     setting = Setting("dense", method, space=WidthSpace.of(["1"]), sizes=(6, 8, 11), rounds=3, epochs=2, batch=4)
     found, _ = fed.train(setting.make())

@@ -112,6 +112,11 @@ class Federation:
         self.lowest = self.space.upto(self.devices.tiers[0]).largest
         self._ordered_places = lru_cache(maxsize=64)(self._places)
 
+    @property
+    def targets(self) -> tuple[Width, ...]:
+        """The widths of all models the method trains, this one among them."""
+        return self.method.targets(self.space, self.lowest)
+
     def rounds(self, engine: Engine) -> Iterator[RoundRecord]:
         """Train from where the state stands to the last round."""
         while self.state.round_index < self.schedule.num_rounds:

@@ -38,11 +38,12 @@ def run(
     """
     config = {"recipe": dict(recipe or {}), **experiment.config()}
     runner = _Runner(experiment, RunFolder(Path(folder)), on_round)
-    if resume:
-        runner.resume(config)
     models = experiment.federations()
     first = next(models)  # what is wrong with an experiment shows before a folder is made for it
-    if not resume:
+    config["targets"] = [str(target) for target in first.targets]
+    if resume:
+        runner.resume(config)
+    else:
         RunFolder.create(Path(folder), config)
     runner.run(chain([first], models))
     return runner.folder
@@ -80,7 +81,7 @@ class _Runner:
 
     def _train(self, federation: Federation, writers: list[Writer]) -> None:
         experiment = self.experiment
-        stages = len(federation.method.targets(federation.space, federation.lowest))
+        stages = len(federation.targets)
         trainer = Trainer(federation.model, federation.data, federation.training, experiment.seed)
         with InProcess(trainer, federation.data.test, experiment.workers) as engine:
             last: RoundRecord | None = None
@@ -204,4 +205,4 @@ def _widest(known: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
     def width(row: dict[str, Any]) -> Width:
         return parse_width(row["width"]) if row and row["width"] else Width(0)
 
-    return {client: max(known.get(client, {}), row, key=width) for client, row in fresh.items()}
+    return {client: max(row, known.get(client, {}), key=width) for client, row in fresh.items()}

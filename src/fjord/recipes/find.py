@@ -19,7 +19,9 @@ def find_recipe(name: str) -> Callable[[], Experiment]:
         return RECIPES[name]
     path, _, function = name.partition(":")
     if not path.endswith(".py"):
-        raise ValueError(f"recipe {name!r} is unknown; known: {', '.join(RECIPES)}, theorem1, or a file such as mine.py:recipe")
+        raise ValueError(
+            f"recipe {name!r} is unknown; known: {', '.join(RECIPES)}, theorem1, or a file such as mine.py:recipe"
+        )
     if not Path(path).is_file():
         raise ValueError(f"recipe {name!r}: there is no file {path}")
     folder = str(Path(path).resolve().parent)

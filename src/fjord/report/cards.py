@@ -61,7 +61,7 @@ class Deck:
         series = self._client_series(lambda run: numbers.tier_scores(run, self.metric), absent=missing)
         if series:
             places = _fractions(width for one in series for width in (*one.points, *one.absent))
-            caption = f"Mean over clients, each with the widest model it can carry{self._spread('bars')}."
+            caption = f"{self._mean} over clients, each with the widest model it can carry{self._spread('bars')}."
             if any(missing):
                 caption += " A cross: a tier whose clients have no model they can carry."
             svg = bars("by-tier", series, self._axes("widest submodel the clients can carry"), places)
@@ -79,11 +79,12 @@ class Deck:
         if series:
             counted = [sum(c.get("width") is not None for c in r.clients.values()) for g in self.groups for r in g.runs]
             tenths = " or ".join(f"{math.ceil(n / 10)} of {n}" for n in sorted(set(counted)) if n)
-            caption = f"Worst decile: the mean over the 10% of clients with the worst {self.metric} ({tenths})"
+            caption = f"Worst decile: the {self._mean.lower()} over the 10% of clients with the worst {self.metric} "
+            caption += f"({tenths}){self._spread('bars')}."
             everyone = "all with a model" if any(map(_left_out, self.groups)) else "all clients"
             places = {"worst": "worst decile of clients", "all": everyone}
             svg = bars("worst-decile", series, self._axes(""), places)
-            yield Card("worst-decile", "Worst decile of clients", svg, f"{caption}{self._spread('bars')}.", series)
+            yield Card("worst-decile", "Worst decile of clients", svg, caption, series)
 
     def convergence(self) -> Iterator[Card]:
         """Yield the scores against rounds: all widths of one group, or all groups at each width."""
@@ -114,6 +115,8 @@ class Deck:
         if len(self.groups) == 1:
             found = sorted({target for run in self.groups[0].runs for target in numbers.targets(run)})
             parts = [(f"model of width {t}", self._losses(self.groups[0], t)) for t in found]
+            if len(parts) == 1:
+                parts = [(self.groups[0].name, parts[0][1])]
             series = _kept(parts, width_styles(len(parts)) if len(parts) > 1 else group_styles(1))
         else:
             last = [max((t for run in g.runs for t in numbers.targets(run)), default=Width(1)) for g in self.groups]
@@ -177,6 +180,10 @@ class Deck:
     @property
     def _metric(self) -> str:
         return self.metric.capitalize()
+
+    @property
+    def _mean(self) -> str:
+        return "Mean" if self.metric == "accuracy" else "Geometric mean"
 
     def _axes(self, x: str) -> Axes:
         if self.metric == "accuracy":

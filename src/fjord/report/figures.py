@@ -155,11 +155,9 @@ def _line(panel: Any, one: Series, shift: float, *, bars: bool) -> None:
 
 def _write_values(panel: Any, one: Series, axes: Axes) -> None:
     for place, stat in one.points.items():
-        up = 7 if not stat.sd else 11
-        panel.annotate(
-            axes.shown(stat.mean), (float(place), stat.mean), (0, up), textcoords="offset points", ha="center"
-        )
-    panel.margins(x=0.1, y=0.22)
+        spot = (float(place), stat.mean + (stat.sd or 0))
+        panel.annotate(axes.shown(stat.mean), spot, (0, 6), textcoords="offset points", ha="center")
+    panel.margins(x=0.1, y=0.15)
 
 
 def _finish(panel: Any, axes: Axes) -> None:

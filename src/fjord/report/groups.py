@@ -1,7 +1,6 @@
 """Reads run folders and puts those that differ only in their seed together, under names that tell groups apart."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fjord.runs import RunFolder
-from fjord.width import Width
 
 FREE = {"seed", "recipe", "workers", "checkpoint_seconds", "log"}
 """Settings in which the runs of one group may differ: the seed, and what does not change results."""
@@ -38,7 +36,7 @@ class Run:
             raise ValueError(f"{folder.path}: is not the run of a federated experiment, it has no {missing[0]!r}")
         rows = folder.metrics()
         clients = folder.read_json("clients.json") if (folder.path / "clients.json").exists() else {}
-        return cls(folder.path, config, folder.env, rows, clients, _finished(folder.path, config, rows, clients))
+        return cls(folder.path, config, folder.env, rows, clients, _finished(config, rows, clients))
 
     @property
     def recipe(self) -> str:
@@ -55,13 +53,11 @@ class Run:
         return f"{last['round'] + 1} of {total} rounds{models} are done"
 
 
-def _finished(path: Path, config: Config, rows: Sequence[dict[str, Any]], clients: object) -> bool:
-    """Say whether all models are trained: a method with one model per width ends with the widest."""
+def _finished(config: Config, rows: Sequence[dict[str, Any]], clients: object) -> bool:
+    """Say whether all models are trained to their last round."""
     if not rows or not clients or rows[-1]["round"] + 1 < config["num_rounds"]:
         return False
-    widths = re.findall(r"([\d/]+): ", str(config.get("widths", "")))
-    staged = rows[-1]["stage"] > 0 or any(path.glob("model-*.safetensors"))
-    return not staged or not widths or Width(rows[-1]["target"]) == max(map(Width, widths))
+    return bool(rows[-1]["stage"] + 1 == len(config.get("targets", [1])))
 
 
 @dataclass(frozen=True)
@@ -145,21 +141,15 @@ def _flat(config: Config, prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _method(config: Config) -> str:
-    """Return the method's name; a method made by hand is written down as its whole record."""
-    record = re.match(r"Method\(name='([^']*)'", str(config["method"]))
-    return record[1] if record else str(config["method"])
-
-
 def _names(configs: list[Config]) -> list[str]:
     """Name each group by its method, then by the settings in which it differs from others of that method."""
     several = len({config["name"] for config in configs}) > 1
     names: list[str] = []
     for config in configs:
-        peers = [_flat(_fixed(other)) for other in configs if _method(other) == _method(config)]
+        peers = [_flat(_fixed(other)) for other in configs if other["method"] == config["method"]]
         own = _flat(_fixed(config))
         extra = [f"{key} {_short(own.get(key, 'unset'))}" for key in differing(peers) if key != "name"]
-        title = f"{config['name']} {_method(config)}" if several else _method(config)
+        title = f"{config['name']} {config['method']}" if several else str(config["method"])
         names.append(f"{title} ({', '.join(extra)})" if extra else title)
     # Long values are cut short, so two names may still be the same.
     return [f"{name} #{names[:i].count(name) + 1}" if names.count(name) > 1 else name for i, name in enumerate(names)]

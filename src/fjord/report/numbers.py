@@ -77,16 +77,28 @@ def tier_scores(run: Run, metric: str) -> dict[Width, float]:
     for client in run.clients.values():
         if client.get("width") is not None:
             tiers.setdefault(Width(client["ceiling"]), []).append(client[metric])
-    return {ceiling: fmean(scores) for ceiling, scores in tiers.items()}
+    return {ceiling: client_mean(scores, metric) for ceiling, scores in tiers.items()}
 
 
 def client_means(run: Run, metric: str) -> dict[str, float]:
     """Return the mean over all clients that have a model, and over the worst tenth of them (rounded up)."""
-    scores = sorted(c[metric] for c in run.clients.values() if c.get("width") is not None)
+    scores = [client[metric] for client in run.clients.values() if client.get("width") is not None]
     if not scores:
         return {}
-    worst_first = scores if metric == "accuracy" else scores[::-1]
-    return {"all": fmean(scores), "worst": fmean(worst_first[: math.ceil(len(scores) / 10)])}
+    sign = 1 if metric == "accuracy" else -1
+    # What is not a number is the worst there is.
+    worst_first = sorted(scores, key=lambda score: -math.inf if math.isnan(score) else sign * score)
+    worst = worst_first[: math.ceil(len(scores) / 10)]
+    return {"all": client_mean(scores, metric), "worst": client_mean(worst, metric)}
+
+
+def client_mean(scores: Sequence[float], metric: str) -> float:
+    """Return the mean over clients; of perplexities the geometric one, which is that of the mean loss.
+
+    >>> client_mean([2.0, 8.0], "accuracy"), round(client_mean([2.0, 8.0], "perplexity"), 9)
+    (5.0, 4.0)
+    """
+    return fmean(scores) if metric == "accuracy" else math.exp(fmean(map(math.log, scores)))
 
 
 def without_model(run: Run) -> dict[str, int]:

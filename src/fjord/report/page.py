@@ -78,13 +78,7 @@ def _notices(groups: Sequence[Group], metric: str) -> Iterator[str]:
     hungry = [line for group in groups for line in _starving(group)]
     if hungry:
         yield _box("warn", "Warning: starving shells. Their weights have hardly been trained.", hungry, STARVING)
-    unfinished = [
-        f"{group.name}, seed {run.config['seed']} ({run.path}): {run.progress}; "
-        + ("its numbers are those so far." if run in group.runs else "left out, as other seeds are finished.")
-        for group in groups
-        for run in group.all_runs
-        if not run.finished
-    ]
+    unfinished = [line for group in groups for line in _unfinished(group)]
     if unfinished:
         yield _box("warn", "Unfinished runs.", unfinished)
     stranded = [line for group in groups for line in _stranded(group)]
@@ -99,6 +93,14 @@ def _notices(groups: Sequence[Group], metric: str) -> Iterator[str]:
     odd += [f"{g.name} was run for {m}, shown is {metric}." for g in groups if (m := g.settings["metric"]) != metric]
     if odd:
         yield _box("info", "Take care when comparing.", odd)
+
+
+def _unfinished(group: Group) -> Iterator[str]:
+    for run in group.all_runs:
+        if not run.finished:
+            left_out = "; left out, as other seeds are finished" if run not in group.runs else ""
+            so_far = "; its numbers are those so far" if run.rows and not left_out else ""
+            yield f"{group.name}, seed {run.config['seed']} ({run.path}): {run.progress}{left_out}{so_far}."
 
 
 def _starving(group: Group) -> Iterator[str]:
@@ -174,12 +176,13 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], marked: set[tuple
     for i, row in enumerate(rows):
         cells = "".join(
             f'<td data-label="{escape(head[j])}"{" class=best" if marked and (i, j) in marked else ""}>'
-            f"<span>{escape(cell)}</span></td>"
+            f"<span{' class=short' if len(cell) < 20 else ''}>{escape(cell)}</span></td>"
             for j, cell in enumerate(row)
             if j
         )
         lines.append(f"<tr><th scope='row'>{escape(row[0])}</th>{cells}</tr>")
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    body = f"<tbody>{''.join(lines)}</tbody>"
+    return f"<div class='wide'><table><thead><tr>{top}</tr></thead>{body}</table></div>"
 
 
 def _figure(card: Card, groups: Sequence[Group]) -> str:
