@@ -16,14 +16,14 @@ What is compared takes turns, so that a slow moment hits both; every process com
 
 import ctypes
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -49,7 +49,6 @@ from fjord.merge import NestedMean
 from fjord.methods import fjord_kd
 from fjord.models import cifar_resnet18, femnist_cnn, shakespeare_rnn
 from fjord.objective import LogitsAt, cross_entropy, divergence
-from fjord.seeding import derive
 from fjord.strategies.server import apply
 from fjord.width import Width, WidthSpace, uniform
 
@@ -125,23 +124,26 @@ def timed(function: Callable[[], object]) -> float:
 # a. a round over a bare loop
 
 
-@dataclass(frozen=True)
-class Steps:
-    """The steps of one client: its batches, and the width of each."""
-
-    batches: list[Batch]
-    widths: list[Width]
-    widest: Width
+Step = tuple[Batch, Width, Width]
+"""A batch, the width it is trained at, and the widest that the client holds."""
 
 
-def steps_of(federation: Federation, trainer: Trainer, round_index: int) -> list[Steps]:
-    """Return the steps that a round takes, client by client, made in advance."""
-    found = []
-    for client_id, grant in federation.cohort(round_index):
-        seed = derive(federation.seed, "client", round_index, client_id)
-        batches = list(trainer._batches(*federation.data.examples(client_id), seed))
-        space, rng = federation.method.sample(grant), random.Random(derive(seed, "width"))
-        found.append(Steps(batches, [space.sample(rng) for _ in batches], space.largest))
+def record_steps(trainer: Trainer) -> list[Step]:
+    """Return a list to which the trainer adds every step it takes from now on."""
+    found, coming, objective, make = list[Step](), deque[Batch](), trainer.how.objective, trainer._batches
+
+    def batches(inputs: Tensor, targets: Tensor, seed: int) -> Iterator[Batch]:
+        for batch in make(inputs, targets, seed):
+            coming.append(batch)
+            yield batch
+
+    def noted(logits_at: LogitsAt, target: Tensor, width: Width, widest: Width) -> Tensor:
+        found.append((coming.popleft(), width, widest))
+        assert found[-1][0][1] is target
+        return objective(logits_at, target, width, widest)
+
+    trainer._batches = batches  # type: ignore[method-assign]
+    trainer.how = replace(trainer.how, objective=noted)
     return found
 
 
@@ -154,16 +156,15 @@ class BareLoop:
         make = partial(torch.optim.SGD, lr=federation.schedule.lr)
         self.optimizers = {width: make(net.parameters()) for width, net in self.nets.items()}
 
-    def __call__(self, cohort: Iterable[Steps]) -> None:
-        """Take all steps of a round."""
-        for steps in cohort:
-            for (inputs, target), width in zip(steps.batches, steps.widths, strict=True):
-                ran = {width, steps.widest} if self.distils else {width}
-                for used in ran:
-                    self.optimizers[used].zero_grad()
-                self.loss(inputs, target.flatten(), width, steps.widest).backward()
-                for used in ran:
-                    self.optimizers[used].step()
+    def __call__(self, steps: Iterable[Step]) -> None:
+        """Take the steps of a round."""
+        for (inputs, target), width, widest in steps:
+            ran = {width, widest} if self.distils else {width}
+            for used in ran:
+                self.optimizers[used].zero_grad()
+            self.loss(inputs, target.flatten(), width, widest).backward()
+            for used in ran:
+                self.optimizers[used].step()
 
     def loss(self, inputs: Tensor, target: Tensor, width: Width, widest: Width) -> Tensor:
         """Return the loss of one step, written out."""
@@ -181,15 +182,12 @@ class BareLoop:
 def against_bare(experiment: Experiment, warm_up: int, rounds: int) -> tuple[float, float, float]:
     """Return the median seconds of our round and of the bare loop, and the median of their ratio."""
     federation, trainer = touched(experiment)
-    bare, pairs = BareLoop(federation), list[tuple[float, float]]()
+    bare, steps, pairs = BareLoop(federation), record_steps(trainer), list[tuple[float, float]]()
     with InProcess(trainer, federation.data.test, workers=1) as engine:
         ours = federation.rounds(engine)
-        for index in range(warm_up + rounds):
-            steps = steps_of(federation, trainer, index)
-            turns = [partial(next, ours), partial(bare, steps)]
-            first = index % 2
-            seconds = {i: timed(turns[i]) for i in (first, 1 - first)}
-            pairs.append((seconds[0], seconds[1]))
+        for _ in range(warm_up + rounds):
+            pairs.append((timed(partial(next, ours)), timed(partial(bare, steps))))
+            steps.clear()
     kept = pairs[warm_up:]
     return median(p[0] for p in kept), median(p[1] for p in kept), median(p[0] / p[1] for p in kept)
 
@@ -237,7 +235,8 @@ def workers() -> None:
     for name, experiment, warm_up, rounds in (
         ("CNN, fjord", unscored(10), 6, 60),
         ("CNN, fjord-kd", replace(unscored(10), method="fjord-kd"), 6, 40),
-        ("ResNet18, fjord, 2 steps a client", resnet(10), 2, 5),
+        ("ResNet18, fjord, 2 steps a client", resnet(10), 2, 4),
+        ("ResNet18, fjord, 8 steps a client", resnet(10, steps=8), 1, 2),
     ):
         one, two = speed_up(experiment, warm_up, rounds)
         table.add_row(name, f"{one:.3f}", f"{two:.3f}", f"{one / two:.2f}")

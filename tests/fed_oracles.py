@@ -30,6 +30,7 @@ from fjord.width import Width, WidthSpace, uniform
 
 State = dict[str, Tensor]
 FIFTHS = uniform(5)
+WHOLE = Width(1)
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -269,7 +270,7 @@ class Setting:
     step: Any = None
     seed: int = 11
     availability: Fraction = Fraction(1)
-    target: Width = Width(1)
+    target: Width = WHOLE
     norms: str = "layers"
     devices: Devices | None = field(default=None, compare=False)
 

@@ -108,7 +108,8 @@ def test_writers_are_the_same_for_a_seed_and_others_for_another() -> None:
         for x, y in zip(a.examples(client), b.examples(client), strict=True):
             assert torch.equal(x, y)
         assert not torch.equal(a.examples(client)[0], other.examples(client)[0])
-    assert torch.equal(a.test.inputs, b.test.inputs) and not torch.equal(a.test.inputs, other.test.inputs)
+    assert torch.equal(a.test.inputs, b.test.inputs)
+    assert not torch.equal(a.test.inputs, other.test.inputs)
 
 
 def test_writers_do_not_touch_the_global_generator_nor_depend_on_it() -> None:
@@ -124,8 +125,10 @@ def test_writers_do_not_touch_the_global_generator_nor_depend_on_it() -> None:
 @given(st.integers(0, 2**62), st.integers(0, 10**6), st.integers(1, 12))
 def test_images_are_of_the_papers_shape_between_0_and_1(seed: int, client: int, count: int) -> None:
     images, labels = writer(seed, client, count, "train", 0.5)
-    assert images.shape == (count, 1, 28, 28) and images.dtype == torch.float32
-    assert labels.shape == (count,) and labels.dtype == torch.int64
+    assert images.shape == (count, 1, 28, 28)
+    assert images.dtype == torch.float32
+    assert labels.shape == (count,)
+    assert labels.dtype == torch.int64
     assert bool(((images >= 0) & (images <= 1)).all())
     assert bool(((labels >= 0) & (labels < 62)).all())
     assert bool((images.amax((1, 2, 3)) > 0.3).all()), "a blank page"

@@ -62,8 +62,10 @@ def test_at_drop_scale_one_four_fifths_can_run_two_fifths_and_so_on() -> None:
 @given(st.integers(1, 12), st.integers(1, 300), st.fractions(Fraction(1, 100), 1), st.integers(0, 99))
 def test_every_tier_has_its_share_to_within_one_client(k: int, clients: int, scale: Fraction, seed: int) -> None:
     shares = drop_scale_shares(k, scale)
-    assert sum(shares) == 1 and len(shares) == k
-    assert all(share == scale / k for share in shares[:-1]) and shares[-1] >= scale / k
+    assert sum(shares) == 1
+    assert len(shares) == k
+    assert all(share == scale / k for share in shares[:-1])
+    assert shares[-1] >= scale / k
     found = counts(uniform_tiers(k, clients, drop_scale=scale, seed=seed), clients)
     assert sum(found.values()) == clients
     for i, share in enumerate(shares, 1):

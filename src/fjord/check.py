@@ -1,43 +1,51 @@
 """The door of the server: no update touches the model before every part of it is checked."""
 
-import math
+import reprlib
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from fjord.local import Task, Update
+from fjord.width import Width
 
-LIMIT = 1e20
-"""No trained weight is as large; sums of what is below stay finite."""
+LIMIT = 1e18
+"""No trained weight and no loss is as large; sums and squares of what is below stay finite."""
 MOST_EXAMPLES = 2**40
+MOST_STEPS = 2**20
+MOST_MACS = 2**62
 
 
 def fault_of(task: Task, update: object) -> str | None:
     """Say what is wrong with the answer to a task, or nothing."""
     if not isinstance(update, Update):
         return f"it is a {type(update).__name__}, not an update"
-    if update.client_id != task.client_id:
-        return f"it is the update of client {update.client_id!r}"
-    if not _whole(update.num_examples) or not 0 < update.num_examples < MOST_EXAMPLES:
-        return f"num_examples is {update.num_examples!r}, not a whole number above 0"
-    if not isinstance(update.loss, float) or not math.isfinite(update.loss):
-        return f"loss is {update.loss!r}, not a finite number"
-    if not _whole(update.macs) or update.macs < 0:
-        return f"macs is {update.macs!r}, not a whole number of at least 0"
+    if not _whole(update.client_id, 0, 2**62) or update.client_id != task.client_id:
+        return f"it is the update of client {_shown(update.client_id)}"
+    if not _whole(update.num_examples, 1, MOST_EXAMPLES):
+        return f"num_examples is {_shown(update.num_examples)}, not a whole number from 1 to {MOST_EXAMPLES}"
+    if not isinstance(update.loss, float) or not abs(update.loss) < LIMIT:
+        return f"loss is {_shown(update.loss)}, not a finite number"
+    if not _whole(update.macs, 0, MOST_MACS):
+        return f"macs is {_shown(update.macs)}, not a whole number of at least 0"
     counts = _counts_fault(task, "steps", update.steps) or _counts_fault(task, "reach", update.reach)
     return counts or _tensors_fault(task, update.tensors)
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _whole(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def _shown(value: object) -> str:
+    """Return a value in few words, whatever it is."""
+    return "a huge number" if isinstance(value, int) and abs(value) > 2**64 else reprlib.repr(value)
 
 
 def _counts_fault(task: Task, name: str, counts: object) -> str | None:
-    if not isinstance(counts, Mapping) or not counts or not all(_whole(n) and n > 0 for n in counts.values()):
-        return f"{name} is {counts!r}, not a number of steps for each width"
-    strange = [width for width in counts if width not in task.space.widths]
-    return f"{name} names width {strange[0]!r}, which the client does not have" if strange else None
+    if not isinstance(counts, Mapping) or not counts or not all(_whole(n, 1, MOST_STEPS) for n in counts.values()):
+        return f"{name} is not a number of steps from 1 to {MOST_STEPS} for each width"
+    strange = [width for width in counts if type(width) is not Width or width not in task.space.widths]
+    return f"{name} names width {_shown(strange[0])}, which the client does not have" if strange else None
 
 
 def _tensors_fault(task: Task, tensors: object) -> str | None:
@@ -50,8 +58,8 @@ def _tensors_fault(task: Task, tensors: object) -> str | None:
 
 
 def _tensor_fault(key: str, got: object, sent: Tensor) -> str | None:
-    if not isinstance(got, Tensor) or got.layout != torch.strided:
-        return f"{key} is not a dense tensor but a {type(got).__name__}"
+    if not isinstance(got, Tensor) or got.layout != torch.strided or got.is_nested or got.requires_grad:
+        return f"{key} is not a dense tensor without a graph but a {type(got).__name__}"
     if got.shape != sent.shape:
         return f"{key} has shape {tuple(got.shape)}, sent was {tuple(sent.shape)}"
     if got.dtype != sent.dtype:

@@ -110,6 +110,13 @@ class Federation:
 
     def __post_init__(self) -> None:
         self.lowest = self.space.upto(self.devices.tiers[0]).largest
+        strongest = self.space.upto(self.devices.tiers[-1]).largest
+        grant = Grant(strongest, self.target, self.lowest, self.space, 0, torch.Generator())
+        if not self.method.joins(grant):
+            raise ValueError(
+                f"method {self.method.name}: no client can take part in training width {self.target}, "
+                f"the largest ceiling is {strongest}"
+            )
         self._ordered_places = lru_cache(maxsize=64)(self._places)
 
     @property
@@ -144,12 +151,13 @@ class Federation:
     def tasks(self, round_index: int) -> Iterator[Task]:
         """Yield what each client of a round is sent, made when it is asked for."""
         for client_id, grant in self.cohort(round_index):
-            held = self.method.select(self.model.plan, grant)
+            chosen = self.method.select(self.model.plan, grant)
+            held = {family.name: chosen[family.name] for family in self.model.plan.families}
             space = self.method.sample(grant)
             where = self.places(held, space)
             scaffold = self.state.scaffold
             correction = scaffold.correction(client_id, held, where) if scaffold else {}
-            tensors = {key: t.detach() for key, t in taken(self.model, where).items()}
+            tensors = taken(self.model, where)
             yield Task(client_id, round_index, self.schedule.lr_at(round_index), held, space, tensors, correction)
 
     def cohort(self, round_index: int) -> list[tuple[int, Grant]]:

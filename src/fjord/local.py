@@ -100,12 +100,13 @@ class Trainer:
         bench = self._bench(task)
         seed = derive(self.seed, "client", task.round_index, task.client_id)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(self.seed, "examples", task.client_id))
+            # On the default generator alone: torch.manual_seed writes down the stack for graphics cards, each time.
+            torch.default_generator.manual_seed(derive(self.seed, "examples", task.client_id))
             inputs, targets = self.data.examples(task.client_id)
             if not len(inputs) == len(targets) > 0:
                 sizes = f"{len(inputs)} inputs and {len(targets)} targets"
                 raise ValueError(f"client {task.client_id} has {sizes}; there must be as many, and at least one")
-            torch.manual_seed(derive(seed, "noise"))
+            torch.default_generator.manual_seed(derive(seed, "noise"))
             return self._train(task, bench, list(self._batches(inputs, targets, seed)), len(inputs))
 
     def _train(self, task: Task, bench: _Bench, batches: list[Batch], count: int) -> Update:

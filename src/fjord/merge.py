@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import Indices, window
+from fjord.elastic.plan import Indices, leading, take, window
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def elastic_axes(model: ElasticModel, key: str) -> list[bool]:
 
 def add_at(tensor: Tensor, indices: Indices, value: Tensor, factor: float = 1.0) -> None:
     """Add factor * value to the elements at these indices, in place."""
-    place = window(tensor, indices)
+    ordered = all(i is None or leading(i) for i in indices)
+    place = take(tensor, indices) if ordered else window(tensor, indices)
     if place is not None:
         place.add_(value.reshape(place.shape), alpha=factor)
         return

@@ -77,17 +77,19 @@ def _rolling(plan: WidthPlan, grant: Grant) -> Kept:
 
 def _stretched(plan: WidthPlan, grant: Grant, cap: Fraction) -> Kept:
     """Reach beyond the ceiling, dropping a share of at most `cap` of the units at random; unit 0 stays."""
-    reach = min(_next(grant), grant.ceiling / (1 - cap))
     kept: Kept = {}
     for f in plan.families:
-        order = torch.randperm(f.count(min(reach, Width(1))) - 1, generator=grant.generator) + 1
-        chosen = order[: f.count(grant.ceiling) - 1]
+        own = f.count(grant.ceiling)
+        reached = max(own, min(f.count(_reach(grant, cap)), int(own / (1 - cap))))
+        chosen = torch.randperm(reached - 1, generator=grant.generator)[: own - 1] + 1
         kept[f.name] = torch.cat([torch.zeros(1, dtype=torch.int64), chosen]).sort().values
     return kept
 
 
-def _next(grant: Grant) -> Width:
-    return next((w for w in grant.space.widths if w > grant.ceiling), grant.ceiling)
+def _reach(grant: Grant, cap: Fraction) -> Width:
+    """Return the next tier, if a client of this one can run it by dropping no more than the cap; else its ceiling."""
+    above = next((w for w in grant.space.widths if w > grant.ceiling), grant.ceiling)
+    return above if above * (1 - cap) <= grant.ceiling else grant.ceiling
 
 
 def _largest(space: WidthSpace, lowest: Width) -> tuple[Width, ...]:
@@ -122,7 +124,7 @@ def fjord_efd(cap: Fraction = Fraction(1, 4)) -> Method:
         fjord(),
         name="fjord-efd",
         select=lambda plan, grant: _stretched(plan, grant, cap),
-        sample=lambda g: g.space.upto(_next(g)),
+        sample=lambda g: g.space.upto(_reach(g, cap)),
     )
 
 

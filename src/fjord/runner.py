@@ -154,7 +154,8 @@ def _snapshot(federation: Federation) -> tuple[dict[str, Tensor], dict[str, Any]
     tensors |= {f"memory/{key}": t for key, t in state.memory.items()}
     widths: dict[str, list[str]] = {}
     if state.scaffold:
-        tensors |= {f"control/{key}": t for key, t in state.scaffold.control.items()}
+        tensors |= {f"total/{key}": t for key, t in state.scaffold.total.items()}
+        tensors |= {f"holders/{key}": t for key, t in state.scaffold.holders.items()}
         for client, own in state.scaffold.clients.items():
             widths[str(client)] = [str(w) for w in own.widths]
             tensors |= {f"client/{client}/value/{key}": t for key, t in own.tensors.items()}
@@ -171,13 +172,14 @@ def _restore(federation: Federation, tensors: dict[str, Tensor], info: dict[str,
     federation.model.load_state_dict(_under("model/", tensors))
     state.memory = _under("memory/", tensors)
     if state.scaffold:
-        state.scaffold.control = _under("control/", tensors)
+        state.scaffold.total, state.scaffold.holders = _under("total/", tensors), _under("holders/", tensors)
         for client, widths in info["clients"].items():
             held = _under(f"client/{client}/held/", tensors)
             values = _under(f"client/{client}/value/", tensors)
-            order = [key for key in state.scaffold.control if key in values]
+            order = [key for key in federation.model.tensors if key in values]
             own = Variate(held, tuple(map(parse_width, widths)), {key: values[key] for key in order})
             state.scaffold.clients[int(client)] = own
+        state.scaffold.end_round()
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

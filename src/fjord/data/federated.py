@@ -71,13 +71,25 @@ def partition(train: Batch, clients: Tensor, test: Batch, test_clients: Tensor |
     if not len(inputs) == len(targets) == len(clients):
         sizes = f"{len(inputs)} inputs, {len(targets)} targets and {len(clients)} client numbers"
         raise ValueError(f"clients: {sizes} do not fit together")
+    _demand_numbers("clients", clients, 0)
     counts = torch.bincount(clients)
     if len(counts) == 0 or int(counts.min()) == 0:
         empty = int(counts.argmin()) if len(counts) else 0
         raise ValueError(f"clients: client {empty} has no examples; number the clients from 0 without a gap")
     rows = clients.argsort(stable=True).split(counts.tolist())
     owners = torch.full((len(test[0]),), -1) if test_clients is None else test_clients
+    _demand_numbers("test_clients", owners, -1, len(rows) - 1)
     return Partitioned(inputs, targets, rows, TestSet(*test, owners))
+
+
+def _demand_numbers(name: str, numbers: Tensor, least: int, most: int | None = None) -> None:
+    if numbers.dim() != 1 or numbers.is_floating_point() or numbers.is_complex():
+        given = f"a {numbers.dim()}-dimensional tensor of {numbers.dtype}"
+        raise ValueError(f"{name}: one whole number for each example is needed, not {given}")
+    wrong = numbers[(numbers < least) | (numbers > (torch.iinfo(torch.int64).max if most is None else most))]
+    if len(wrong):
+        allowed = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise ValueError(f"{name}: client {int(wrong[0])} does not exist; allowed: {allowed}")
 
 
 class Generated:

@@ -2,9 +2,11 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,8 +67,17 @@ def uniform_tiers(k: int, num_clients: int, *, drop_scale: WidthLike = 1, seed: 
 
 def shared_tiers(shares: Mapping[WidthLike, WidthLike], num_clients: int, *, seed: int = 0) -> Tiers:
     """Return tiers of any ceilings and shares, such as {"1/4": "0.7", "1": "0.3"}."""
-    exact = sorted((parse_width(width), parse_width(share)) for width, share in shares.items())
+    exact = sorted((parse_width(width), _share(width, share)) for width, share in shares.items())
     return Tiers(tuple(w for w, _ in exact), tuple(s for _, s in exact), num_clients, seed)
+
+
+def _share(width: WidthLike, share: WidthLike) -> Fraction:
+    try:
+        return parse_width(share)
+    except ValueError:
+        raise ValueError(
+            f"share {share!r} of width {width} is not a part of 1, such as '1/4', '0.25' or '25%'"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class Listed:
 
     ceilings: Sequence[Width]
 
-    @property
+    @cached_property
     def tiers(self) -> tuple[Width, ...]:
         """All ceilings that occur."""
         return tuple(sorted(set(self.ceilings)))
@@ -89,8 +100,11 @@ def read_ceilings(path: str | Path, num_clients: int) -> Listed:
     """Read ceilings from a file: a JSON list or object, or a CSV with the columns client and ceiling."""
     path = Path(path)
     try:
-        found = _rows(path)
-        ceilings = {int(client): parse_width(ceiling) for client, ceiling in found}
+        found = [(int(client), parse_width(ceiling)) for client, ceiling in _rows(path)]
+        ceilings = dict(found)
+        if len(ceilings) < len(found):
+            twice = next(client for client, times in Counter(client for client, _ in found).items() if times > 1)
+            raise ValueError(f"client {twice} is listed more than once")
     except OSError as error:
         raise ValueError(f"ceilings {path}: cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -106,8 +120,9 @@ def _rows(path: Path) -> list[tuple[Any, str]]:
     if path.suffix == ".csv":
         with path.open(newline="") as file:
             return [(row["client"], row["ceiling"]) for row in csv.DictReader(file)]
-    loaded = json.loads(path.read_text())
-    pairs = enumerate(loaded) if isinstance(loaded, list) else loaded.items()
+    text = path.read_text()
+    loaded = json.loads(text, object_pairs_hook=list)  # pairs, as a dictionary would hide a client listed twice
+    pairs = enumerate(loaded) if text.lstrip().startswith("[") else loaded
     return [(client, str(ceiling)) for client, ceiling in pairs]
 
 
@@ -130,10 +145,10 @@ class Varying:
 
 def busy(devices: Devices, share: WidthLike, *, seed: int = 0) -> Varying:
     """Return the same devices where each round a random share of them is one tier weaker than usual."""
-    chance = parse_width(share)
+    chance, tiers = parse_width(share), devices.tiers
 
     def lowered(client_id: int, round_index: int, usual: Width) -> Width:
-        below = [tier for tier in devices.tiers if tier < usual]
+        below = [tier for tier in tiers if tier < usual]
         loaded = Fraction(derive(seed, "busy", round_index, client_id), 1 << 63) < chance
         return below[-1] if loaded and below else usual
 

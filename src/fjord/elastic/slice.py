@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from fjord.elastic.blueprint import as_kinds
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.norms import norm_tensors, within
-from fjord.elastic.plan import Indices, Kept, WidthPlan, own, take
+from fjord.elastic.plan import Indices, Kept, WidthPlan, take
 from fjord.width import Width, WidthSpace
 
 
@@ -33,7 +34,8 @@ def places(model: ElasticModel, held: Kept, widths: Iterable[Width]) -> dict[str
 
 def taken(model: ElasticModel, where: dict[str, Indices]) -> dict[str, Tensor]:
     """Return copies of the tensors at these places: what is sent to a device."""
-    return {key: own(take(model.tensors[key], i), model.tensors[key]) for key, i in where.items()}
+    sliced = {key: take(model.tensors[key].detach(), i) for key, i in where.items()}
+    return {key: t.clone(memory_format=torch.contiguous_format) for key, t in sliced.items()}
 
 
 class Slice(ElasticModel):

@@ -69,7 +69,7 @@ class NormalisedMean(NestedMean):
                 normal[key] = value
                 continue
             length = table[counts[key]]
-            normal[key] = (value - task.tensors[key]) / length.clamp(min=1)  # a weight that never moved adds 0
+            normal[key] = (value - task.tensors[key]) / length.where(length > 0, 1)  # a weight that never moved adds 0
             shape = take(self.length[key], where[key]).shape
             add_at(self.length[key], where[key], length.expand(shape), update.num_examples)
         self.add(normal, where, update.num_examples)

@@ -30,18 +30,30 @@ class Variate:
 
 @dataclass
 class Scaffold:
-    """The server's control variate c and those of the clients that took part."""
+    """The server's control variate c, and those of the clients that took part.
+
+    Published, c is the mean of all c_i, which are 0 for clients not seen yet. Here each weight has its own mean, over
+    the clients that hold it; where everyone holds everything the two are the same.
+    """
 
     model: ElasticModel
     num_clients: int
-    control: dict[str, Tensor] = field(default_factory=dict)
     clients: dict[int, Variate] = field(default_factory=dict)
-    change: dict[str, Tensor] = field(default_factory=dict)
+    total: dict[str, Tensor] = field(default_factory=dict)
+    """The sum of the c_i."""
+    holders: dict[str, Tensor] = field(default_factory=dict)
+    """How many of them each weight has."""
 
     def __post_init__(self) -> None:
-        trained = {key: t for key, t in self.model.tensors.items() if isinstance(t, nn.Parameter)}
-        self.control = self.control or {key: torch.zeros_like(t).detach() for key, t in trained.items()}
-        self.change = {key: torch.zeros_like(t) for key, t in self.control.items()}
+        trained = {key: t.detach() for key, t in self.model.tensors.items() if isinstance(t, nn.Parameter)}
+        self.total = {key: torch.zeros_like(t) for key, t in trained.items()}
+        self.holders = {key: torch.zeros_like(t) for key, t in trained.items()}
+        self.end_round()
+
+    def end_round(self) -> None:
+        """Bring c up to date: within a round all clients are corrected by the same."""
+        share = len(self.clients) / self.num_clients
+        self.control = {key: share * total / self.holders[key].clamp(min=1) for key, total in self.total.items()}
 
     def correction(self, client_id: int, held: Kept, where: Mapping[str, Indices]) -> dict[str, Tensor]:
         """Return c - c_i on a client's slice."""
@@ -50,7 +62,7 @@ class Scaffold:
 
     def _variate(self, client_id: int, held: Kept, where: Mapping[str, Indices]) -> dict[str, Tensor]:
         """Return c_i on the units a client holds now; what it never held is 0."""
-        keys = [key for key in where if key in self.control]
+        keys = [key for key in where if key in self.total]
         known = self.clients.get(client_id)
         if known is None:
             return {key: torch.zeros_like(take(self.control[key], where[key])) for key in keys}
@@ -58,7 +70,7 @@ class Scaffold:
             return known.tensors
         old, moved = places(self.model, known.held, known.widths), {}
         for key in keys:
-            full = torch.zeros_like(self.control[key])
+            full = torch.zeros_like(self.total[key])
             if key in known.tensors:
                 add_at(full, old[key], known.tensors[key])
             moved[key] = take(full, where[key]).clone()
@@ -72,13 +84,14 @@ class Scaffold:
         for key, before in own.items():
             steps = counts[key]
             slope = (task.tensors[key] - update.tensors[key]) / (steps.clamp(min=1) * task.lr)
-            step = torch.where(steps > 0, slope - take(self.control[key], where[key]), 0.0)
-            fresh[key] = before + step
-            add_at(self.change[key], where[key], step, 1 / self.num_clients)
+            fresh[key] = before + torch.where(steps > 0, slope - take(self.control[key], where[key]), 0.0)
+        if task.client_id in self.clients:
+            old = self.clients[task.client_id]
+            self._count(old.tensors, places(self.model, old.held, old.widths), -1)
+        self._count(fresh, where, 1)
         self.clients[task.client_id] = Variate(task.held, task.space.widths, fresh)
 
-    def end_round(self) -> None:
-        """Move c by the mean change over all clients of the population."""
-        for key, change in self.change.items():
-            self.control[key] += change
-            change.zero_()
+    def _count(self, variate: Mapping[str, Tensor], where: Mapping[str, Indices], sign: int) -> None:
+        for key, value in variate.items():
+            add_at(self.total[key], where[key], value, sign)
+            add_at(self.holders[key], where[key], torch.ones_like(value), sign)

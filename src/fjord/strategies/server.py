@@ -3,8 +3,8 @@
 The pseudo-gradient is the mean update. Weights that no client held this round stay, and so does their memory.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +14,16 @@ from fjord.merge import Covered, NestedMean, settle
 
 Memory = dict[str, Tensor]
 """What a server remembers from round to round, by a name and a tensor's key; kept in checkpoints."""
-Step = Callable[[Memory, str, Tensor], Tensor]
-"""Maps (memory, key, mean update) to the step the server takes; changes the memory."""
+
+
+class Step(Protocol):
+    """How a server moves a tensor."""
+
+    def start(self) -> dict[str, float]:
+        """Return what is remembered of each weight, and the value it begins with."""
+
+    def __call__(self, memory: Memory, update: Tensor) -> Tensor:
+        """Return the step for one tensor from the mean update; change what is remembered of it."""
 
 
 @dataclass(frozen=True)
@@ -25,27 +33,34 @@ class FedAvgM:
     lr: float = 1.0
     momentum: float = 0.9
 
-    def __call__(self, memory: Memory, key: str, update: Tensor) -> Tensor:
+    def start(self) -> dict[str, float]:
+        """Begin at rest."""
+        return {"momentum": 0.0}
+
+    def __call__(self, memory: Memory, update: Tensor) -> Tensor:
         """Return the step for one tensor."""
-        momentum = memory[f"momentum/{key}"] = self.momentum * memory.get(f"momentum/{key}", 0) + update
-        return self.lr * momentum
+        memory["momentum"] = self.momentum * memory["momentum"] + update
+        return self.lr * memory["momentum"]
 
 
 @dataclass(frozen=True)
 class FedAdam:
-    """Adam at the server, as in the paper's Algorithm 2: without bias correction."""
+    """Adam at the server, as in the paper's Algorithm 2: without bias correction, and v begins at tau squared."""
 
     lr: float = 0.01
     beta1: float = 0.9
     beta2: float = 0.99
     tau: float = 1e-3
 
-    def __call__(self, memory: Memory, key: str, update: Tensor) -> Tensor:
+    def start(self) -> dict[str, float]:
+        """Begin as the paper does."""
+        return {"first": 0.0, "second": self.tau**2}
+
+    def __call__(self, memory: Memory, update: Tensor) -> Tensor:
         """Return the step for one tensor."""
-        first = memory[f"first/{key}"] = self.beta1 * memory.get(f"first/{key}", 0) + (1 - self.beta1) * update
-        second = self.beta2 * memory.get(f"second/{key}", 0) + (1 - self.beta2) * update.square()
-        memory[f"second/{key}"] = second
-        return self.lr * first / (second.sqrt() + self.tau)
+        memory["first"] = self.beta1 * memory["first"] + (1 - self.beta1) * update
+        memory["second"] = self.beta2 * memory["second"] + (1 - self.beta2) * update.square()
+        return self.lr * memory["first"] / (memory["second"].sqrt() + self.tau)
 
 
 @torch.no_grad()
@@ -59,9 +74,9 @@ def apply(model: ElasticModel, merged: NestedMean, step: Step | None, memory: Me
 
 
 def _stepped(key: str, current: Tensor, found: Covered, step: Step, memory: Memory) -> Covered:
-    before = {name: memory[name] for name in memory if name.endswith(f"/{key}")}
-    moved = current + step(memory, key, found.mean - current)
-    for name in [name for name in memory if name.endswith(f"/{key}")]:
-        old = before.get(name, torch.zeros_like(current))
-        memory[name] = torch.where(found.weight > 0, memory[name], old)
+    before = {name: memory.get(f"{name}/{key}", torch.full_like(current, x)) for name, x in step.start().items()}
+    after = dict(before)
+    moved = current + step(after, found.mean - current)
+    for name, value in after.items():
+        memory[f"{name}/{key}"] = torch.where(found.weight > 0, value, before[name])
     return Covered(moved, found.weight)
