@@ -10,7 +10,7 @@ The tools need an environment of their own. Once, in the root of the repository:
     python3.11 -m venv .venv-simulators
     .venv-simulators/bin/python -m pip install --requirement benchmarks/simulators_requirements.txt
 
-Then, with nothing else on the machine (about five minutes):
+Then, with nothing else on the machine (about nine minutes):
 
     .venv/bin/python -m benchmarks.simulators --python .venv-simulators/bin/python
 

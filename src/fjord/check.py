@@ -54,7 +54,8 @@ def _tensors_fault(task: Task, tensors: object) -> str | None:
     if tensors.keys() != task.tensors.keys():
         odd = sorted(map(str, tensors.keys() ^ task.tensors.keys()))
         return f"tensors missing or unknown: {', '.join(odd[:3])}{' ...' if len(odd) > 3 else ''}"
-    return next(filter(None, (_tensor_fault(key, tensors[key], sent) for key, sent in task.tensors.items())), None)
+    fault = next(filter(None, (_tensor_fault(key, tensors[key], sent) for key, sent in task.tensors.items())), None)
+    return fault or _value_fault(tensors)
 
 
 def _tensor_fault(key: str, got: object, sent: Tensor) -> str | None:
@@ -66,8 +67,13 @@ def _tensor_fault(key: str, got: object, sent: Tensor) -> str | None:
         return f"{key} is of {got.dtype}, sent was {sent.dtype}"
     if got.device != sent.device:
         return f"{key} is on {got.device}, sent was {sent.device}"
-    if got.is_floating_point() and got.numel():
-        low, high = got.detach().aminmax()
-        if not (low >= -LIMIT and high <= LIMIT):  # false for NaN too
-            return f"{key} holds values that are not finite, or beyond {LIMIT:.0e}"
+    return None
+
+
+def _value_fault(tensors: Mapping[str, Tensor]) -> str | None:
+    numbers = {key: t for key, t in tensors.items() if t.is_floating_point() and t.numel()}
+    largest = torch._foreach_norm(list(numbers.values()), float("inf"))
+    if numbers and not bool((torch.stack(largest) <= LIMIT).all()):  # false for NaN too
+        key = next(key for key, most in zip(numbers, largest, strict=True) if not bool(most <= LIMIT))
+        return f"{key} holds values that are not finite, or beyond {LIMIT:.0e}"
     return None

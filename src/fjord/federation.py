@@ -117,6 +117,7 @@ class Federation:
                 f"method {self.method.name}: no client can take part in training width {self.target}, "
                 f"the largest ceiling is {strongest}"
             )
+        self._shells = [width for width in self.space.widths if width <= self.target]
         self._ordered_places = lru_cache(maxsize=64)(self._places)
 
     @property
@@ -138,6 +139,7 @@ class Federation:
         merged = NormalisedMean(self.model, self.training) if self.nova else NestedMean(self.model)
         for task, reply in engine.train(self.tasks(round_index)):
             self._take_in(task, reply, merged, record)
+            del task, reply  # or they would stay in memory while the next ones are made
         if record.examples:
             record.loss /= record.examples
             apply(self.model, merged, self.step, self.state.memory)
@@ -157,8 +159,8 @@ class Federation:
             where = self.places(held, space)
             scaffold = self.state.scaffold
             correction = scaffold.correction(client_id, held, where) if scaffold else {}
-            tensors = taken(self.model, where)
-            yield Task(client_id, round_index, self.schedule.lr_at(round_index), held, space, tensors, correction)
+            lr = self.schedule.lr_at(round_index)
+            yield Task(client_id, round_index, lr, held, space, taken(self.model, where), correction)
 
     def cohort(self, round_index: int) -> list[tuple[int, Grant]]:
         """Return the clients of a round, the strongest first: their order is that of all sums, and balances workers."""
@@ -174,14 +176,18 @@ class Federation:
         return sorted(chosen, key=lambda pair: (-pair[1].ceiling, pair[0]))
 
     def _grant(self, client_id: int, round_index: int) -> Grant:
+        generator = torch.Generator().manual_seed(derive(self.seed, "client", round_index, client_id, "units"))
+        usable = self._usable(client_id, round_index)
+        return Grant(usable, self.target, self.lowest, self.space, round_index, generator)
+
+    def _usable(self, client_id: int, round_index: int) -> Width:
+        """Return the widest width of P that a client can carry."""
         ceiling = self.devices.ceiling(client_id, round_index)
         if ceiling < self.space.widths[0]:
             raise ValueError(
                 f"client {client_id}: ceiling {ceiling} is below the smallest width {self.space.widths[0]}"
             )
-        generator = torch.Generator().manual_seed(derive(self.seed, "client", round_index, client_id, "units"))
-        usable = self.space.upto(ceiling).largest
-        return Grant(usable, self.target, self.lowest, self.space, round_index, generator)
+        return self.space.upto(ceiling).largest
 
     def places(self, held: Kept, space: WidthSpace) -> dict[str, Indices]:
         """Return where a client's tensors lie in the model."""
@@ -197,7 +203,7 @@ class Federation:
 
     def _take_in(self, task: Task, reply: Update | str, merged: NestedMean, record: RoundRecord) -> None:
         """Check one reply; merge it, or drop and name it."""
-        ceiling = self._grant(task.client_id, task.round_index).ceiling
+        ceiling = self._usable(task.client_id, task.round_index)
         tier = record.tiers.setdefault(ceiling, TierRecord())
         tier.bytes_down += task.bytes
         fault = reply if isinstance(reply, str) else fault_of(task, reply)
@@ -219,13 +225,16 @@ class Federation:
 
     def _count_shells(self, task: Task, update: Update, record: RoundRecord) -> None:
         """Count the client for every shell of which it trained a unit."""
-        inner = Fraction(0)
-        for width in (w for w in self.space.widths if w <= self.target):
-            record.shells.setdefault(width, 0)
-            trained = max(update.reach) > inner and any(
-                bool(((units >= family.count(inner) if inner else units >= 0) & (units < family.count(width))).any())
-                for family in self.model.plan.families
-                for units in [task.held[family.name]]
-            )
-            record.shells[width] += trained
+        reached, inner = max(update.reach), Fraction(0)
+        for width in self._shells:
+            trained = reached > inner and self._holds_shell(task.held, inner, width)
+            record.shells[width] = record.shells.get(width, 0) + trained
             inner = width
+
+    def _holds_shell(self, held: Kept, inner: Fraction, width: Width) -> bool:
+        for family in self.model.plan.families:
+            units, first = held[family.name], family.count(inner) if inner else 0
+            at = int(torch.searchsorted(units, first))
+            if at < len(units) and int(units[at]) < family.count(width):
+                return True
+        return False

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -107,14 +108,14 @@ class Trainer:
                 sizes = f"{len(inputs)} inputs and {len(targets)} targets"
                 raise ValueError(f"client {task.client_id} has {sizes}; there must be as many, and at least one")
             torch.default_generator.manual_seed(derive(seed, "noise"))
-            return self._train(task, bench, list(self._batches(inputs, targets, seed)), len(inputs))
+            return self._train(task, bench, (inputs, targets), seed)
 
-    def _train(self, task: Task, bench: _Bench, batches: list[Batch], count: int) -> Update:
-        seed = derive(self.seed, "client", task.round_index, task.client_id, "width")
-        rng, correct = random.Random(seed), self._correction(task)
+    def _train(self, task: Task, bench: _Bench, examples: Batch, seed: int) -> Update:
+        width_seed = derive(self.seed, "client", task.round_index, task.client_id, "width")
+        rng, correct = random.Random(width_seed), self._correction(task)
         steps: Counter[Width] = Counter()
         reach: Counter[Width] = Counter()
-        examples: Counter[Width] = Counter()
+        passed: Counter[Width] = Counter()
         ran: list[Width] = []
 
         def watched(logits_at: LogitsAt, target: Tensor, width: Width, widest: Width) -> Tensor:
@@ -125,28 +126,30 @@ class Trainer:
             return self.how.objective(logits, target, width, widest)
 
         loss = torch.zeros(())
-        for batch in batches:
+        for batch in self._batches(*examples, seed):
             widths = task.space.sample(rng), task.space.largest
             loss = loss + train_step(bench.model, bench.optimizer, watched, batch, widths, correct)
-            for width in set(ran):
+            for width in ran:
+                passed[width] += len(batch[1])
+            for width in set(ran) if len(ran) > 1 else ran:
                 steps[width] += 1
-                examples[width] += len(batch[1]) * ran.count(width)
             reach[max(ran)] += 1
             ran.clear()
-        macs = sum(3 * count * self._macs_at(bench, width, batches[0][0]) for width, count in examples.items())
+        macs = sum(3 * count * self._macs_at(bench, width, examples[0]) for width, count in passed.items())
         tensors = {key: t.clone() for key, t in bench.model.state_dict().items()}
-        return Update(task.client_id, tensors, count, float(loss) / len(batches), dict(steps), dict(reach), macs)
+        mean = float(loss) / reach.total()
+        return Update(task.client_id, tensors, len(examples[0]), mean, dict(steps), dict(reach), macs)
 
     def _batches(self, inputs: Tensor, targets: Tensor, seed: int) -> Iterator[Batch]:
         left = self.how.max_steps
         for epoch in range(self.how.epochs):
             generator = torch.Generator().manual_seed(derive(seed, "order", epoch))
-            order = list(torch.randperm(len(inputs), generator=generator).split(self.how.batch_size))
-            if len(order) > 1 and len(order[-1]) == 1:  # BatchNorm cannot train on a single example
-                order[-2:] = [torch.cat(order[-2:])]
-            for rows in order[:left]:
-                yield inputs[rows], targets[rows]
-            left = None if left is None else max(0, left - len(order))
+            order = torch.randperm(len(inputs), generator=generator)
+            sizes = [len(rows) for rows in order.split(self.how.batch_size)]
+            if len(sizes) > 1 and sizes[-1] == 1:  # BatchNorm cannot train on a single example
+                sizes[-2:] = [sizes[-2] + 1]
+            yield from islice(zip(inputs[order].split(sizes), targets[order].split(sizes), strict=True), left)
+            left = None if left is None else max(0, left - len(sizes))
 
     def _bench(self, task: Task) -> _Bench:
         """Return a slice with the task's weights in it."""

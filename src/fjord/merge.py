@@ -23,29 +23,41 @@ class NestedMean:
     """Eq. (1) as one rule, in one pass: total and weight of every element over the clients that hold it."""
 
     def __init__(self, model: ElasticModel) -> None:
-        self.axes = {key: elastic_axes(model, key) for key in model.tensors}
         self.total = {key: torch.zeros_like(t, dtype=sum_type(t)).detach() for key, t in model.tensors.items()}
-        self.weight = {
-            key: torch.zeros([n if axis else 1 for n, axis in zip(t.shape, self.axes[key], strict=True)])
-            for key, t in model.tensors.items()
-        }
+        self._shapes = {key: count_shape(model, key) for key in model.tensors}
+        self._holders: dict[int, tuple[Mapping[str, Indices], float]] = {}
 
     def add(self, tensors: Mapping[str, Tensor], where: Mapping[str, Indices], weight: float) -> None:
         """Add one client's tensors, which lie at these places."""
         for key, value in tensors.items():
             add_at(self.total[key], where[key], value.to(self.total[key].dtype), weight)
-            cover(self.weight[key], where[key], weight)
+        _, before = self._holders.get(id(where), (where, 0.0))
+        self._holders[id(where)] = (where, before + weight)  # clients at the same places are counted together
+
+    def weight(self, key: str) -> Tensor:
+        """Return the sum of the weights of the clients that hold each element."""
+        found = torch.zeros(self._shapes[key])
+        for where, weight in self._holders.values():
+            if key in where:
+                cover(found, where[key], weight)
+        return found
 
     def result(self, key: str) -> Covered:
         """Return the mean of one tensor; the sum is used up."""
-        weight = self.weight[key]
+        weight = self.weight(key)
         return Covered(self.total.pop(key).div_(weight.clamp(min=1e-30)), weight)
 
 
-def cover(weight: Tensor, indices: Indices, factor: float) -> None:
-    """Count a client as a holder of these elements."""
-    shape = [n if i is None else len(i) for n, i in zip(weight.shape, indices, strict=True)]
-    add_at(weight, indices, torch.ones(()).expand(shape), factor)
+def count_shape(model: ElasticModel, key: str) -> list[int]:
+    """Return the shape of what is counted per element of a tensor: axes that all clients hold whole have size 1."""
+    name = key.partition("@")[0]
+    return [n if (name, axis) in model.plan.families_of else 1 for axis, n in enumerate(model.tensors[key].shape)]
+
+
+def cover(counts: Tensor, indices: Indices, amount: float) -> None:
+    """Add an amount to the counts of these elements."""
+    shape = [n if i is None else len(i) for n, i in zip(counts.shape, indices, strict=True)]
+    add_at(counts, indices, torch.ones((), dtype=counts.dtype).expand(shape), amount)
 
 
 def settle(current: Tensor, found: Covered) -> None:
@@ -63,12 +75,6 @@ def _rounded(mean: Tensor, like: Tensor) -> Tensor:
 def sum_type(tensor: Tensor) -> torch.dtype:
     """Return the type sums are kept in: single precision at least, double for counters."""
     return torch.promote_types(tensor.dtype, torch.float32) if tensor.is_floating_point() else torch.float64
-
-
-def elastic_axes(model: ElasticModel, key: str) -> list[bool]:
-    """Say of each axis of a tensor whether clients may hold different parts of it."""
-    name = key.partition("@")[0]
-    return [(name, axis) in model.plan.families_of for axis in range(model.tensors[key].dim())]
 
 
 def add_at(tensor: Tensor, indices: Indices, value: Tensor, factor: float = 1.0) -> None:

@@ -2,9 +2,12 @@
 
 import math
 import random
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate
 from typing import Self
 
 Width = Fraction
@@ -96,19 +99,25 @@ class WidthSpace:
     def upto(self, ceiling: WidthLike) -> Self:
         """Return D_P conditioned on widths up to the ceiling."""
         limit = parse_width(ceiling)
-        held = {w: p for w, p in zip(self.widths, self.probabilities, strict=True) if w <= limit}
-        if not held:
-            raise ValueError(f"ceiling {limit} is below the smallest width {self.widths[0]}")
-        return type(self).of(held)
+        if limit not in self._conditioned:
+            held = {w: p for w, p in zip(self.widths, self.probabilities, strict=True) if w <= limit}
+            if not held:
+                raise ValueError(f"ceiling {limit} is below the smallest width {self.widths[0]}")
+            self._conditioned[limit] = type(self).of(held)
+        return self._conditioned[limit]
+
+    @cached_property
+    def _conditioned(self) -> dict[Width, Self]:
+        return {}
 
     def sample(self, rng: random.Random) -> Width:
         """Draw one width."""
-        mark = Fraction(rng.getrandbits(53), 1 << 53)
-        for width, probability in zip(self.widths, self.probabilities, strict=True):
-            mark -= probability
-            if mark < 0:
-                return width
-        return self.largest
+        return self.widths[bisect_right(self._marks, rng.getrandbits(53))]
+
+    @cached_property
+    def _marks(self) -> list[int]:
+        """Where, out of 2**53, each width gives way to the next."""
+        return [math.ceil(end * (1 << 53)) for end in accumulate(self.probabilities)][:-1]
 
     def __repr__(self) -> str:
         pairs = zip(self.widths, self.probabilities, strict=True)

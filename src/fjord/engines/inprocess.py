@@ -1,5 +1,6 @@
 """The default engine: clients train on this machine, one after the other or in worker processes."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any, Self
@@ -49,18 +50,18 @@ class InProcess:
             for task in tasks:
                 yield task, self.trainer(task)
             return
-        sent: dict[int, Task] = {}
+        sent: deque[Task] = deque()
 
-        def packed() -> Iterator[Any]:
-            for index, task in enumerate(tasks):
-                sent[index] = task
-                yield pack(task)
+        def sending() -> Iterator[Packed]:
+            for task in tasks:
+                sent.append(task)
+                yield Packed(task)
 
-        for index, reply in enumerate(self.pool.map("train", packed())):
-            yield sent.pop(index), unpack(reply)
+        for reply in self.pool.map("train", sending()):
+            yield sent.popleft(), reply.record
 
-    def _train(self, packed: Any) -> Any:
-        return pack(self.trainer(unpack(packed)))
+    def _train(self, job: "Packed") -> "Packed":
+        return Packed(self.trainer(job.record))
 
     def test(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, Tested]:
         """Score the model at each width; each worker takes every n-th batch."""
@@ -82,20 +83,25 @@ class InProcess:
         return examine(self.trainer.model, self.test_set, widths, BATCH, share, self.workers)
 
 
-def pack(record: Any) -> Any:
-    """Make the tensors of a task or an update bytes: one block each, which pipes carry fast."""
-    blocks = {
-        f.name: safetensors.torch.save({k: t.detach().contiguous() for k, t in value.items()})
-        for f in fields(record)
-        if _of_tensors(value := getattr(record, f.name))
-    }
-    return replace(record, **dict.fromkeys(blocks, None)), blocks
+class Packed:
+    """A task or an update that is pickled with its tensors as one block of bytes each time: pipes carry that fast."""
 
+    def __init__(self, record: Any) -> None:
+        self.record = record
 
-def unpack(packed: Any) -> Any:
-    """Return the task or update again."""
-    record, blocks = packed
-    return replace(record, **{name: safetensors.torch.load(block) for name, block in blocks.items()})
+    def __getstate__(self) -> Any:
+        """Make all tensors of the record bytes."""
+        blocks = {
+            f.name: safetensors.torch.save({k: t.detach().contiguous() for k, t in value.items()})
+            for f in fields(self.record)
+            if _of_tensors(value := getattr(self.record, f.name))
+        }
+        return replace(self.record, **dict.fromkeys(blocks, None)), blocks
+
+    def __setstate__(self, state: Any) -> None:
+        """Make them tensors again."""
+        record, blocks = state
+        self.record = replace(record, **{name: safetensors.torch.load(block) for name, block in blocks.items()})
 
 
 def _of_tensors(value: Any) -> bool:

@@ -18,7 +18,8 @@ ATTEMPTS = 3
 @dataclass
 class _Job:
     index: int
-    message: bytes
+    kind: str
+    payload: Any
     deaths: int = 0
 
 
@@ -58,9 +59,9 @@ class Pool:
 
     def map(self, kind: str, payloads: Iterable[Any]) -> Iterator[Any]:
         """Yield the results in the order of the payloads; few are held at once, however many there are."""
-        jobs = (_Job(i, pickle.dumps((kind, payload))) for i, payload in enumerate(payloads))
+        jobs = (_Job(i, kind, payload) for i, payload in enumerate(payloads))
         upcoming, results, wanted = next(jobs, None), dict[int, Any](), 0
-        ahead = 2 * len(self.workers)
+        ahead = len(self.workers) + 1  # enough to keep all busy; what waits is kept in memory
         while True:
             for place, worker in enumerate(self.workers):
                 if worker.job is None and upcoming is not None and upcoming.index < wanted + ahead:
@@ -79,7 +80,7 @@ class Pool:
     def _give(self, place: int, job: _Job) -> None:
         self.workers[place].job = job
         try:
-            self.workers[place].connection.send_bytes(job.message)
+            self.workers[place].connection.send_bytes(pickle.dumps((job.kind, job.payload)))
         except OSError:
             self._revive(place)
 

@@ -10,7 +10,7 @@ from fjord.elastic.norms import within
 from fjord.elastic.plan import Indices, take
 from fjord.elastic.slice import below
 from fjord.local import LocalTraining, Task, Update
-from fjord.merge import Covered, NestedMean, add_at, elastic_axes
+from fjord.merge import Covered, NestedMean, add_at, count_shape, cover
 
 
 def active_steps(model: ElasticModel, task: Task, update: Update) -> dict[str, Tensor]:
@@ -27,12 +27,10 @@ def active_steps(model: ElasticModel, task: Task, update: Update) -> dict[str, T
         if width:
             counts[key] = torch.tensor(sum(n for w, n in update.steps.items() if str(w) == width))
             continue
-        axes = elastic_axes(model, key)
-        count = torch.zeros([n if a else 1 for n, a in zip(tensor.shape, axes, strict=True)], dtype=torch.int64)
+        whole = [n == 1 for n in count_shape(model, key)]
+        count = torch.zeros([1 if w else n for n, w in zip(tensor.shape, whole, strict=True)], dtype=torch.int64)
         for w, steps in update.reach.items():
-            where = [within(i, o) for i, o in zip(inner[w][name], outer[name], strict=True)]
-            shape = [n if i is None else len(i) for n, i in zip(count.shape, where, strict=True)]
-            add_at(count, where, torch.ones((), dtype=torch.int64).expand(shape), steps)
+            cover(count, [within(i, o) for i, o in zip(inner[w][name], outer[name], strict=True)], steps)
         counts[key] = count
     return counts
 
@@ -57,7 +55,7 @@ class NormalisedMean(NestedMean):
         super().__init__(model)
         self.model, self.how = model, how
         trained = [key for key, t in model.tensors.items() if isinstance(t, nn.Parameter)]
-        self.length = {key: torch.zeros_like(self.weight[key]) for key in trained}
+        self.length = {key: torch.zeros(count_shape(model, key)) for key in trained}
 
     def learn(self, task: Task, update: Update, where: Mapping[str, Indices]) -> None:
         """Add one client's normalised update."""
