@@ -294,7 +294,8 @@ def merge() -> None:
     model = fjord.elasticize(cifar_resnet18(), torch.randn(2, 3, 24, 24))
     tasks = ten_tasks(model)
     updates = [answer(task) for task in tasks]
-    where = [places(model, task.held, task.space.widths) for task in tasks]
+    found = {task.space: places(model, task.held, task.space.widths) for task in tasks}  # as a federation keeps them
+    where = [found[task.space] for task in tasks]
     copies = [{key: torch.empty_like(t) for key, t in update.tensors.items()} for update in updates]
 
     def merged() -> None:

@@ -19,33 +19,59 @@ class Covered:
     """Axes along which all clients hold the same have size 1."""
 
 
+@dataclass
+class _Holders:
+    """Clients that hold the same places: views of the sums there (None where strides cannot say it)."""
+
+    where: Mapping[str, Indices]
+    views: dict[str, Tensor | None]
+    weight: float = 0.0
+
+
 class NestedMean:
     """Eq. (1) as one rule, in one pass: total and weight of every element over the clients that hold it."""
 
     def __init__(self, model: ElasticModel) -> None:
         self.total = {key: torch.zeros_like(t, dtype=sum_type(t)).detach() for key, t in model.tensors.items()}
         self._shapes = {key: count_shape(model, key) for key in model.tensors}
-        self._holders: dict[int, tuple[Mapping[str, Indices], float]] = {}
+        self._holders: dict[int, _Holders] = {}
 
     def add(self, tensors: Mapping[str, Tensor], where: Mapping[str, Indices], weight: float) -> None:
         """Add one client's tensors, which lie at these places."""
-        for key, value in tensors.items():
-            add_at(self.total[key], where[key], value.to(self.total[key].dtype), weight)
-        _, before = self._holders.get(id(where), (where, 0.0))
-        self._holders[id(where)] = (where, before + weight)  # clients at the same places are counted together
+        holders = self._holders.get(id(where))
+        if holders is None:
+            views = {key: view_at(self.total[key], indices) for key, indices in where.items()}
+            holders = self._holders[id(where)] = _Holders(where, views)
+        holders.weight += weight
+        places = {key: view for key in tensors if (view := holders.views[key]) is not None}
+        torch._foreach_add_(
+            list(places.values()), [tensors[key].reshape(view.shape) for key, view in places.items()], alpha=weight
+        )
+        for key in tensors.keys() - places.keys():
+            add_at(self.total[key], where[key], tensors[key], weight)
 
     def weight(self, key: str) -> Tensor:
         """Return the sum of the weights of the clients that hold each element."""
+        holders = [h for h in self._holders.values() if key in h.where]
+        if all(index is None for h in holders for index in h.where[key]):
+            return torch.tensor(float(sum(h.weight for h in holders)))
         found = torch.zeros(self._shapes[key])
-        for where, weight in self._holders.values():
-            if key in where:
-                cover(found, where[key], weight)
+        for h in holders:
+            cover(found, h.where[key], h.weight)
         return found
 
     def result(self, key: str) -> Covered:
-        """Return the mean of one tensor; the sum is used up."""
+        """Return the mean of one tensor."""
         weight = self.weight(key)
-        return Covered(self.total.pop(key).div_(weight.clamp(min=1e-30)), weight)
+        return Covered(self.total[key] / weight.clamp(min=1e-30), weight)
+
+    def write(self, key: str, current: Tensor) -> None:
+        """Write the mean of one tensor over the current weights, wherever somebody holds them."""
+        weight = self.weight(key)
+        if current.dtype == self.total[key].dtype and bool((weight > 0).all()):
+            torch.div(self.total[key], weight, out=current.detach())
+        else:
+            settle(current, self.result(key))
 
 
 def count_shape(model: ElasticModel, key: str) -> list[int]:
@@ -77,12 +103,17 @@ def sum_type(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32) if tensor.is_floating_point() else torch.float64
 
 
+def view_at(tensor: Tensor, indices: Indices) -> Tensor | None:
+    """Return a view of the elements at these indices, where strides can say it."""
+    ordered = all(i is None or leading(i) for i in indices)
+    return take(tensor, indices) if ordered else window(tensor, indices)
+
+
 def add_at(tensor: Tensor, indices: Indices, value: Tensor, factor: float = 1.0) -> None:
     """Add factor * value to the elements at these indices, in place."""
-    ordered = all(i is None or leading(i) for i in indices)
-    place = take(tensor, indices) if ordered else window(tensor, indices)
+    place = view_at(tensor, indices)
     if place is not None:
         place.add_(value.reshape(place.shape), alpha=factor)
         return
     whole = [torch.arange(n) if i is None else i for n, i in zip(tensor.shape, indices, strict=True)]
-    tensor.index_put_(torch.meshgrid(*whole, indexing="ij"), factor * value, accumulate=True)
+    tensor.index_put_(torch.meshgrid(*whole, indexing="ij"), (factor * value).to(tensor.dtype), accumulate=True)

@@ -10,7 +10,7 @@ from fjord.elastic.norms import within
 from fjord.elastic.plan import Indices, take
 from fjord.elastic.slice import below
 from fjord.local import LocalTraining, Task, Update
-from fjord.merge import Covered, NestedMean, add_at, count_shape, cover
+from fjord.merge import Covered, NestedMean, add_at, count_shape, cover, settle
 
 
 def active_steps(model: ElasticModel, task: Task, update: Update) -> dict[str, Tensor]:
@@ -79,3 +79,7 @@ class NormalisedMean(NestedMean):
             return found
         effective = self.length[key] / found.weight.clamp(min=1e-30)
         return Covered(self.model.tensors[key].detach() + effective * found.mean, found.weight)
+
+    def write(self, key: str, current: Tensor) -> None:
+        """Write the normalised mean of one tensor over the current weights."""
+        settle(current, self.result(key))

@@ -67,10 +67,10 @@ class FedAdam:
 def apply(model: ElasticModel, merged: NestedMean, step: Step | None, memory: Memory) -> None:
     """Bring a round's mean into the model: as it is (FedAvg), or through a server optimizer."""
     for key, current in model.tensors.items():
-        found = merged.result(key)
         if step is not None and isinstance(current, nn.Parameter):
-            found = _stepped(key, current, found, step, memory)
-        settle(current, found)
+            settle(current, _stepped(key, current, merged.result(key), step, memory))
+        else:
+            merged.write(key, current)
 
 
 def _stepped(key: str, current: Tensor, found: Covered, step: Step, memory: Memory) -> Covered:
