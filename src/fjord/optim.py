@@ -1,6 +1,7 @@
 """Any torch optimizer, stepping on slices: a step at width p moves F_p only, and so does its memory."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.norms import within
-from fjord.elastic.plan import Indices, leading, put, take, window
+from fjord.elastic.plan import Indices, put, take, window
 from fjord.elastic.view import Part, View
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -35,6 +36,7 @@ class SlicedOptimizer:
         self._start_memory()
         self._slices: dict[int, torch.optim.Optimizer] = {}
         self._lent: dict[int, dict[str, Tensor | None]] = {}
+        self._overlaps: dict[tuple[int, int], list[_Overlap]] = {}
 
     def _start_memory(self) -> None:
         """Give every weight its full-size optimizer state now: the first steps may reach only a part of it."""
@@ -88,13 +90,18 @@ class SlicedOptimizer:
             raise ValueError("no submodel of the model has gradients: call backward() on the loss of model.at(width)")
         touched.sort(key=lambda view: view.size, reverse=True)
         for view in touched[1:]:
-            _add_gradients(touched[0], view)
+            self._add_gradients(touched[0], view)
         for view in touched:
             if correct is not None:
                 for part in view.trained:
                     if part.tensor.grad is not None:
                         correct(part)
-            self._step_one(view, self._slice(view))
+            opt = self._slice(view)
+            if _descends(self.full):
+                self._descend(view)
+            else:
+                self._step_one(view, opt)
+            view.push_statistics()
         for view in self.model.views():
             if view.held:
                 view.pull()
@@ -110,7 +117,35 @@ class SlicedOptimizer:
         opt.step()
         for part in parts:
             self._take_back(part, opt)
-        view.push_statistics()
+
+    @torch.no_grad()
+    def _descend(self, view: View) -> None:
+        """Take a step of plain SGD, which remembers nothing: the same sums as torch's, without its overhead."""
+        group = self.full.param_groups[0]
+        parts = [part for part in view.trained if part.tensor.grad is not None]
+        if not parts:  # all was moved in a wider submodel
+            return
+        moved = [_moved(part) for part in parts]
+        grads = [_gradient(part).view(target.shape) for part, target in zip(parts, moved, strict=True)]
+        if group["weight_decay"]:
+            grads = list(torch._foreach_add(grads, moved, alpha=group["weight_decay"]))
+        torch._foreach_add_(moved, grads, alpha=-group["lr"])
+        for part in parts:
+            if part.window is None:
+                part.push()
+
+    def _add_gradients(self, wide: View, narrow: View) -> None:
+        """Move the gradients of shared weights from a submodel to a wider one that contains it."""
+        key = id(wide), id(narrow)
+        if key not in self._overlaps:
+            self._overlaps[key] = _overlaps(wide, narrow)
+        for overlap in self._overlaps[key]:
+            part, target = overlap.part, overlap.target
+            if part.tensor.grad is not None:
+                if target.tensor.grad is None:
+                    target.tensor.grad = torch.zeros_like(target.tensor)
+                overlap.add(_gradient(target), part.tensor.grad)
+                part.tensor.grad = None
 
     def _lend(self, part: Part, opt: torch.optim.Optimizer) -> None:
         """Give the optimizer this slice's memory, and the gradient where it moves the weights."""
@@ -156,25 +191,51 @@ def _window(value: Tensor, part: Part) -> Tensor | None:
     return window(value, part.indices) if value.dim() else value
 
 
-def _add_gradients(wide: View, narrow: View) -> None:
-    """Move the gradients of shared weights from a submodel to a wider one that contains it."""
+def _gradient(part: Part) -> Tensor:
+    assert part.tensor.grad is not None
+    return part.tensor.grad
+
+
+def _descends(optimizer: torch.optim.Optimizer) -> bool:
+    """Say whether an optimizer is plain gradient descent."""
+    group = optimizer.param_groups[0]
+    odd = ("momentum", "maximize", "differentiable")
+    return type(optimizer) is torch.optim.SGD and not any(group[k] for k in odd) and isinstance(group["lr"], float)
+
+
+@dataclass
+class _Overlap:
+    """A tensor of a narrow submodel inside the same tensor of a wider one."""
+
+    part: Part
+    target: Part
+    indices: Indices
+    view: Tensor | None
+    """How a view of the wide tensor says it, if it can; worked out once, on the shape alone."""
+
+    def add(self, total: Tensor, grad: Tensor) -> None:
+        """Add the narrow gradient to the wide one."""
+        if self.view is not None and total.is_contiguous():
+            place = total.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset())
+            place.add_(grad.reshape(place.shape))
+        else:
+            put(total, self.indices, take(total, self.indices) + grad)
+
+
+def _overlaps(wide: View, narrow: View) -> list[_Overlap]:
+    """Return what two submodels of one step share; one must lie inside the other."""
+    found = []
     for name, part in narrow.parts.items():
-        target, grad = wide.parts[name], part.tensor.grad
-        if target.key != part.key or grad is None:
+        target = wide.parts[name]
+        if target.key != part.key or not part.tensor.requires_grad:
             continue
-        if target.tensor.grad is None:
-            target.tensor.grad = torch.zeros_like(target.tensor)
-        _add(target.tensor.grad, [within(n, w) for n, w in zip(part.indices, target.indices, strict=True)], grad, name)
-        part.tensor.grad = None
-
-
-def _add(total: Tensor, indices: Indices, grad: Tensor, name: str) -> None:
-    sizes = [n if i is None else len(i) for n, i in zip(total.shape, indices, strict=True)]
-    if sizes != list(grad.shape) or any(
-        i is not None and int(i[-1]) >= n for i, n in zip(indices, total.shape, strict=True)
-    ):
-        raise ValueError(f"{name}: two submodels of one step must lie one inside the other; step them one at a time")
-    if all(i is None or leading(i) for i in indices):
-        take(total, indices).add_(grad)
-    else:
-        put(total, indices, take(total, indices) + grad)
+        indices = [within(n, w) for n, w in zip(part.indices, target.indices, strict=True)]
+        shape = target.tensor.shape
+        sizes = [n if i is None else len(i) for n, i in zip(shape, indices, strict=True)]
+        beyond = any(i is not None and int(i[-1]) >= n for i, n in zip(indices, shape, strict=True))
+        if sizes != list(part.tensor.shape) or beyond:
+            raise ValueError(
+                f"{name}: two submodels of one step must lie one inside the other; step them one at a time"
+            )
+        found.append(_Overlap(part, target, indices, window(torch.empty(shape, device="meta"), indices)))
+    return found
