@@ -18,13 +18,13 @@ demo: $(READY)  ## the main job, on data that needs no download
 	$(BIN)/fjord run
 
 test: $(READY)  ## all tests and doctests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(READY)  ## what must pass before a commit
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 bench: $(READY)  ## ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.plan_time

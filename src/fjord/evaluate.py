@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fjord.data.federated import TestSet
 from fjord.elastic.model import ElasticModel
-from fjord.objective import IGNORED, cross_entropy
+from fjord.objective import IGNORED, cross_entropy, whole_numbers
 from fjord.width import Width, WidthLike, parse_width
 
 Batches = Iterable[tuple[Tensor, Tensor]]
@@ -41,13 +41,19 @@ class _Tally:
         valid = int(counted.sum())
         if valid:
             self.loss += float(cross_entropy(logits, target)) * valid
-            self.right += int(((logits.argmax(-1) == target) & counted).sum())
+            self.right += int(_right(logits, target).sum())
             self.count += valid
 
     def score(self) -> Score:
         if self.count == 0:
             raise ValueError("batches: there is nothing to score, no target counts")
         return Score(self.loss / self.count, self.right / self.count, self.count)
+
+
+def _right(logits: Tensor, target: Tensor) -> Tensor:
+    """Say of each answer that counts whether it is right; flat, as labels of shape (N, 1) would broadcast."""
+    wanted = target.reshape(-1)
+    return (logits.reshape(-1, logits.shape[-1]).argmax(-1) == wanted) & (wanted != IGNORED)
 
 
 @torch.no_grad()
@@ -118,8 +124,8 @@ def examine(
 
 
 def _tested(logits: Tensor, target: Tensor) -> Tested:
-    flat, wanted = logits.reshape(-1, logits.shape[-1]), target.reshape(-1)
+    flat, wanted = logits.reshape(-1, logits.shape[-1]), whole_numbers(target)
     loss = F.cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none").reshape(len(target), -1)
     counted = (target != IGNORED).reshape(len(target), -1)
-    right = (logits.argmax(-1) == target).reshape(len(target), -1) & counted
+    right = _right(logits, target).reshape(len(target), -1)
     return Tested(loss.double().sum(1).numpy(), right.sum(1).numpy(), counted.sum(1).numpy())

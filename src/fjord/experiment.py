@@ -1,10 +1,12 @@
 """An experiment as a value: model, data, method, devices and numbers. A recipe is a function that returns one."""
 
+import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from functools import partial
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -21,7 +23,7 @@ from fjord.methods import Method, find_method
 from fjord.seeding import derive
 from fjord.strategies.scaffold import Scaffold
 from fjord.strategies.server import FedAdam, FedAvgM, Step
-from fjord.width import Width, WidthSpace, parse_space, uniform
+from fjord.width import Width, WidthSpace, as_space, parse_space, uniform
 
 SERVERS: dict[str, type[FedAvgM] | type[FedAdam] | None] = {"mean": None, "fedavgm": FedAvgM, "fedadam": FedAdam}
 
@@ -79,6 +81,7 @@ class Experiment:
     """Where metrics go beside the run folder: tensorboard, wandb."""
 
     def __post_init__(self) -> None:
+        self._tidy()
         for name in ("num_rounds", "cohort_size", "local_epochs", "batch_size", "eval_every", "workers"):
             self._demand(name, lambda v: type(v) is int and v >= 1, "a whole number of at least 1")
         for name in ("lr", "decay"):
@@ -89,7 +92,10 @@ class Experiment:
             self._demand(name, lambda v: 0 < v <= 1, "above 0 and at most 1")
         self._demand("busy", lambda v: 0 <= v <= 1, "at least 0 and at most 1")
         self._demand("momentum", lambda v: 0 <= v < 1, "at least 0 and below 1")
-        self._demand("max_local_steps", lambda v: v is None or v >= 1, "1 or more, or none")
+        self._demand("max_local_steps", lambda v: v is None or (type(v) is int and v >= 1), "1 or more, or none")
+        self._demand("seed", lambda v: type(v) is int, "a whole number")
+        for name in ("nova", "scaffold"):
+            self._demand(name, lambda v: type(v) is bool, "true or false")
         self._demand("milestones", lambda v: all(0 < m <= 1 for m in v), "shares of the rounds, such as 1/2,3/4")
         self._demand("metric", lambda v: v in ("accuracy", "perplexity"), "accuracy or perplexity")
         self._demand("norms", lambda v: v in ("layers", "statistics", "shared"), "layers, statistics or shared")
@@ -98,9 +104,23 @@ class Experiment:
         self._demand("log", lambda v: set(v) <= {"tensorboard", "wandb"}, "tensorboard, wandb or both")
         if self.server_lr is not None and self.server not in ("fedavgm", "fedadam"):
             raise ValueError(f"server_lr={self.server_lr} needs server=fedavgm or server=fedadam")
+        if self.devices is not None and (self.tiers != "uniform-5" or self.drop_scale != 1):
+            raise ValueError(f"tiers={self.tiers}, drop_scale={self.drop_scale}: the recipe makes its devices itself")
         if self.scaffold and self.momentum:
             raise ValueError(f"momentum={self.momentum} cannot go with scaffold, which is defined for plain SGD")
         self.find_method()
+
+    def _tidy(self) -> None:
+        """Take lists for tuples, widths as text and shares as numbers."""
+        exact: dict[str, Any] = {"widths": as_space(self.widths)}
+        for name in ("drop_scale", "busy", "availability"):
+            exact[name] = _share(name, getattr(self, name))
+        exact["milestones"] = tuple(_share("milestones", m) for m in self.milestones)
+        for name in ("log", "freeze"):
+            value = getattr(self, name)
+            exact[name] = (value,) if isinstance(value, str) else tuple(value)
+        for name, value in exact.items():
+            object.__setattr__(self, name, value)
 
     def _demand(self, name: str, fine: Callable[[Any], bool], allowed: str) -> None:
         value = getattr(self, name)
@@ -114,7 +134,10 @@ class Experiment:
 
     def config(self) -> dict[str, Any]:
         """Return all fields as plain data, functions by name."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        found = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        if self.tiers.endswith((".json", ".csv")) and Path(self.tiers).is_file():
+            found["ceilings"] = hashlib.blake2b(Path(self.tiers).read_bytes(), digest_size=8).hexdigest()
+        return found
 
     def federations(self) -> Iterator[Federation]:
         """Yield the models to train, one after the other: one, or one for each width."""
@@ -190,37 +213,42 @@ class Experiment:
         return kind() if self.server_lr is None else kind(lr=self.server_lr)
 
 
+def _share(name: str, value: Any) -> Fraction:
+    try:
+        return Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"{name}={value!r} must be a number such as '1/4' or 0.25") from None
+
+
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list | set | frozenset):
         return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(v) for key, v in value.items()}
     if isinstance(value, Method):
         return value.name
     if isinstance(value, partial):
-        return {"function": _plain(value.func), "arguments": [*map(_plain, value.args)], **_plain_items(value.keywords)}
-    if isinstance(value, Fraction | WidthSpace) or is_dataclass(value):
+        return {"function": _plain(value.func), "arguments": _plain(value.args), "keywords": _plain(value.keywords)}
+    if isinstance(value, Fraction | WidthSpace | PurePath) or is_dataclass(value):
         return str(value)
     return getattr(value, "__qualname__", type(value).__qualname__)  # never an address in memory
 
 
-def _plain_items(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: _plain(value) for key, value in values.items()}
-
-
 def set_field(experiment: Experiment, key: str, text: str) -> Any:
     """Return the value that `--set key=text` gives a field, in the field's own type."""
-    known = {f.name: str(f.type) for f in fields(experiment)}
+    known = {f.name: f.type for f in fields(experiment)}
     if key not in known or key in ("name", "model", "data", "devices"):
         settable = ", ".join(k for k in known if k not in ("name", "model", "data", "devices"))
         raise ValueError(f"--set {key}: there is no such setting; known: {settable}")
     try:
-        return _parsed(key, getattr(experiment, key), text)
+        return _parsed(key, known[key], text)
     except (ValueError, ZeroDivisionError) as error:
         raise ValueError(f"--set {key}={text}: {error}") from None
 
 
-def _parsed(key: str, current: object, text: str) -> Any:
+def _parsed(key: str, kind: object, text: str) -> Any:
     if key == "widths":
         return parse_space(text)
     if key in ("freeze", "log"):
@@ -231,9 +259,10 @@ def _parsed(key: str, current: object, text: str) -> Any:
         return None if text == "none" else int(text)
     if key == "server_lr":
         return None if text == "none" else float(text)
-    if isinstance(current, bool):
+    if key == "tiers" and text.endswith((".json", ".csv")):
+        return str(Path(text).resolve())  # the same file wherever the run is resumed from
+    if kind is bool:
         if text.lower() not in ("true", "false"):
             raise ValueError("allowed: true or false")
         return text.lower() == "true"
-    kind = type(current) if isinstance(current, int | float | Fraction) else str
-    return kind(text)
+    return kind(text) if kind in (int, float, Fraction) else text

@@ -177,12 +177,14 @@ class Federation:
 
     def _grant(self, client_id: int, round_index: int) -> Grant:
         generator = torch.Generator().manual_seed(derive(self.seed, "client", round_index, client_id, "units"))
-        usable = self._usable(client_id, round_index)
+        usable = self._ceiling(client_id, round_index)
         return Grant(usable, self.target, self.lowest, self.space, round_index, generator)
 
-    def _usable(self, client_id: int, round_index: int) -> Width:
+    def _ceiling(self, client_id: int, round_index: int) -> Width:
+        return self.usable(self.devices.ceiling(client_id, round_index), client_id)
+
+    def usable(self, ceiling: Width, client_id: int) -> Width:
         """Return the widest width of P that a client can carry."""
-        ceiling = self.devices.ceiling(client_id, round_index)
         if ceiling < self.space.widths[0]:
             raise ValueError(
                 f"client {client_id}: ceiling {ceiling} is below the smallest width {self.space.widths[0]}"
@@ -203,7 +205,7 @@ class Federation:
 
     def _take_in(self, task: Task, reply: Update | str, merged: NestedMean, record: RoundRecord) -> None:
         """Check one reply; merge it, or drop and name it."""
-        ceiling = self._usable(task.client_id, task.round_index)
+        ceiling = self._ceiling(task.client_id, task.round_index)
         tier = record.tiers.setdefault(ceiling, TierRecord())
         tier.bytes_down += task.bytes
         fault = reply if isinstance(reply, str) else fault_of(task, reply)

@@ -93,12 +93,13 @@ def _norms_and_embeddings(net: nn.Module) -> Iterable[nn.Parameter]:
 
 
 def count_macs(net: nn.Module, inputs: tuple[Any, ...]) -> int:
-    """Return the multiply-accumulates of one forward pass of a network on the meta device."""
+    """Return the multiply-accumulates of one forward pass of a network, on the device of its inputs."""
     steps: list[int] = []
     hooks = [m.register_forward_hook(_lstm_steps(steps)) for m in net.modules() if isinstance(m, nn.LSTM)]
     mode = net.training
     net.eval()  # BatchNorm1d cannot train on one example
-    with torch.device("meta"), torch.no_grad(), _counter() as counter:
+    devices = [t.device for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor)]
+    with devices[0] if devices else torch.device("cpu"), torch.no_grad(), _counter() as counter:
         net(*inputs)
     net.train(mode)
     for hook in hooks:

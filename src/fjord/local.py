@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from fjord.data.federated import Batch, FederatedData
-from fjord.elastic.blueprint import without_weights
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.plan import Kept, take
 from fjord.elastic.slice import Slice
 from fjord.elastic.view import Part
-from fjord.footprint import count_macs, on_meta
+from fjord.footprint import count_macs
 from fjord.objective import LogitsAt, Objective
 from fjord.optim import SlicedOptimizer
 from fjord.seeding import derive
@@ -97,7 +96,14 @@ class Trainer:
         self._macs = lru_cache(maxsize=256)(self._count_macs)
 
     def __call__(self, task: Task) -> Update:
-        """Train one client."""
+        """Train one client; an error says which."""
+        try:
+            return self._update(task)
+        except Exception as error:
+            error.add_note(f"client {task.client_id}, round {task.round_index}")
+            raise
+
+    def _update(self, task: Task) -> Update:
         bench = self._bench(task)
         seed = derive(self.seed, "client", task.round_index, task.client_id)
         with torch.random.fork_rng(devices=[]):
@@ -146,7 +152,7 @@ class Trainer:
             generator = torch.Generator().manual_seed(derive(seed, "order", epoch))
             order = torch.randperm(len(inputs), generator=generator)
             sizes = [len(rows) for rows in order.split(self.how.batch_size)]
-            if len(sizes) > 1 and sizes[-1] == 1:  # BatchNorm cannot train on a single example
+            if len(sizes) > 1 and sizes[-1] == 1 < self.how.batch_size:  # BatchNorm cannot train on a single example
                 sizes[-2:] = [sizes[-2] + 1]
             yield from islice(zip(inputs[order].split(sizes), targets[order].split(sizes), strict=True), left)
             left = None if left is None else max(0, left - len(sizes))
@@ -178,7 +184,7 @@ class Trainer:
 
     @staticmethod
     def _count_macs(shaped: "_Shaped") -> int:
-        return count_macs(without_weights(shaped.net), on_meta((shaped.inputs,), 1))
+        return count_macs(shaped.net, (shaped.inputs[:1],))
 
 
 class _Shaped:

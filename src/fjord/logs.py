@@ -31,12 +31,12 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 class _TensorBoard:
-    def __init__(self, folder: Path, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, folder: Path, first_step: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise ValueError("log=tensorboard needs the package tensorboard: pip install fjord-fl[log]") from error
-        self.writer = SummaryWriter(str(folder / "tensorboard"))
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step)
         self.num_rounds = experiment.num_rounds
 
     def write(self, row: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ class _TensorBoard:
 
 
 class _Wandb:
-    def __init__(self, folder: Path, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, folder: Path, first_step: int) -> None:
         try:
             import wandb
         except ImportError as error:
@@ -66,13 +66,13 @@ class _Wandb:
 
 
 @contextmanager
-def open_writers(names: tuple[str, ...], folder: Path, experiment: Experiment) -> Iterator[list[Writer]]:
-    """Open the writers of these names, and close them at the end."""
+def open_writers(experiment: Experiment, folder: Path, first_step: int) -> Iterator[list[Writer]]:
+    """Open the writers an experiment asks for, from a step on, and close them at the end."""
     kinds: dict[str, type[_TensorBoard] | type[_Wandb]] = {"tensorboard": _TensorBoard, "wandb": _Wandb}
     with ExitStack() as stack:
         found: list[Writer] = []
-        for name in names:
-            writer = kinds[name](folder, experiment)
+        for name in experiment.log:
+            writer = kinds[name](experiment, folder, first_step)
             stack.callback(writer.close)
             found.append(writer)
         yield found

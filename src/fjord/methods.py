@@ -70,7 +70,9 @@ def _random(plan: WidthPlan, grant: Grant, keep: Width) -> Kept:
 def _rolling(plan: WidthPlan, grant: Grant) -> Kept:
     """Keep a window of units that moves on by one each round and wraps round."""
     return {
-        f.name: ((torch.arange(f.count(grant.ceiling)) + grant.round_index) % f.units).sort().values
+        f.name: ((torch.arange(f.count(min(grant.ceiling, grant.target))) + grant.round_index) % f.count(grant.target))
+        .sort()
+        .values
         for f in plan.families
     }
 

@@ -18,8 +18,18 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """Return the mean cross-entropy over all targets that count."""
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1), ignore_index=IGNORED)
+    """Return the mean cross-entropy over all targets that count; 0 where none does."""
+    wanted = whole_numbers(target)
+    if bool((wanted == IGNORED).all()):
+        return 0.0 * logits.sum()
+    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), wanted, ignore_index=IGNORED)
+
+
+def whole_numbers(target: Tensor) -> Tensor:
+    """Return class numbers flat and in the type torch wants."""
+    if target.is_floating_point():
+        raise ValueError(f"targets are {target.dtype}; class numbers must be whole")
+    return target.reshape(-1).long()
 
 
 def divergence(student: Tensor, teacher: Tensor, target: Tensor, temperature: float = 1.0) -> Tensor:

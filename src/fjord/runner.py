@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fjord.devices.tiers import usual
 from fjord.engines.inprocess import InProcess
 from fjord.evaluate import Score
 from fjord.experiment import Experiment
@@ -69,7 +70,8 @@ class _Runner:
 
     def run(self, models: Iterable[Federation]) -> None:
         """Train the models that are left."""
-        with open_writers(self.experiment.log, self.folder.path, self.experiment) as writers:
+        first_step = self.stage * self.experiment.num_rounds + (self.restored[1]["round"] if self.restored else 0)
+        with open_writers(self.experiment, self.folder.path, first_step) as writers:
             for stage, federation in enumerate(models):
                 if stage < self.stage:
                     continue
@@ -95,11 +97,11 @@ class _Runner:
                     done = self.stage * experiment.num_rounds + last.round_index + 1
                     self.on_round(last, done, stages * experiment.num_rounds)
             tested = last.tested if last else engine.test(federation.model, federation.model.space.widths)
+        name = "model" if stages == 1 else f"model-{str(federation.target).replace('/', 'of')}"
+        federation.model.save(self.folder.path / f"{name}.safetensors")
         scores = _client_scores(federation, tested)
         known = self.folder.read_json("clients.json") if (self.folder.path / "clients.json").exists() else {}
         self.folder.write_json("clients.json", _widest(known, scores))
-        name = "model" if stages == 1 else f"model-{str(federation.target).replace('/', 'of')}"
-        federation.model.save(self.folder.path / f"{name}.safetensors")
         self.folder.save_checkpoint({}, {"stage": self.stage + 1, "round": 0})
 
     def _maybe_checkpoint(self, federation: Federation) -> None:
@@ -191,11 +193,12 @@ def _client_scores(federation: Federation, tested: Mapping[Width, Any]) -> dict[
     owners = federation.data.test.owners
     scores: dict[str, dict[str, Any]] = {}
     for client in torch.unique(owners[owners >= 0]).tolist():
-        ceiling = federation.devices.ceiling(client, federation.schedule.num_rounds)
+        ceiling = federation.usable(usual(federation.devices).ceiling(client, 0), client)
         fitting = [width for width in tested if width <= ceiling]
         row: dict[str, Any] = {"ceiling": str(ceiling), "width": None}
-        if fitting:
-            score = tested[max(fitting)].score((owners == client).numpy())
+        mine = (owners == client).numpy()
+        if fitting and tested[max(fitting)].count[mine].any():
+            score = tested[max(fitting)].score(mine)
             row |= {"width": str(max(fitting)), "count": score.count, **_as_numbers(score)}
         scores[str(client)] = row
     return scores

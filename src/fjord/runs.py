@@ -17,6 +17,10 @@ from torch import Tensor
 from fjord.elastic.storage import read_tensors, write
 
 
+class RunExists(ValueError):
+    """A folder already holds a run."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One run's folder: `config.json`, `env.json`, `metrics.jsonl` and, for what can be resumed, a checkpoint."""
@@ -26,14 +30,20 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> "RunFolder":
         """Make the folder, write down what is run and where; a folder that holds a run is never written over."""
-        folder = cls(path)
-        if (path / "config.json").exists():
-            raise ValueError(f"run folder {path}: already holds a run; resume it, or choose another folder")
+        folder, draft = cls(path), path / f".config.{os.getpid()}.tmp"
         with folder.writing():
             path.mkdir(parents=True, exist_ok=True)
-            (path / "metrics.jsonl").write_text("")
+            draft.write_text(json.dumps(dict(config), indent=2, default=str) + "\n")
+            try:
+                os.link(draft, path / "config.json")  # claims the folder: of two runs that start at once one fails
+            except FileExistsError:
+                raise RunExists(
+                    f"run folder {path}: already holds a run; resume it, or choose another folder"
+                ) from None
+            finally:
+                draft.unlink()
+            (path / "metrics.jsonl").touch()
         folder.write_json("env.json", environment())
-        folder.write_json("config.json", config)
         return folder
 
     @classmethod
@@ -103,6 +113,8 @@ class RunFolder:
         """Return all whole rows."""
         try:
             lines = (self.path / "metrics.jsonl").read_text().splitlines(keepends=True)
+        except FileNotFoundError:  # killed before the first row
+            return []
         except OSError as error:
             raise ValueError(f"{self.path}: has no readable metrics.jsonl: {error}") from error
         return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from fjord.cli import models, runs
+from fjord.engines.pool import raised_here
 
 app = typer.Typer(help="Train one network that every device can carry.", no_args_is_help=True, add_completion=False)
 for command in (runs.run, runs.report, runs.show, models.inspect, models.footprint, models.cut):
@@ -17,6 +18,10 @@ def main() -> None:
     """Run the command line; what a user got wrong is one line, not a traceback."""
     try:
         app()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except ValueError as error:
+        if not raised_here(error):  # a mistake in the user's own code is found by its traceback
+            raise
         Console(stderr=True, highlight=False).print(f"fjord: {error}", markup=False, soft_wrap=True)
         sys.exit(2)

@@ -1,7 +1,7 @@
 """What a person sees while a run goes on, and the table at its end."""
 
 import time
-from collections.abc import Iterable
+from collections import Counter
 from typing import Self
 
 from rich.console import Console, Group
@@ -70,9 +70,21 @@ def shown(score: Score, metric: str) -> str:
     return f"{score.accuracy:.1%}" if metric == "accuracy" else f"{score.perplexity:.3f}"
 
 
-def results_table(runs: Iterable[RunFolder]) -> Table:
-    """Return the last score at every width, and what each tier spent."""
-    run = next(iter(runs))
+def warnings_of(run: RunFolder) -> list[str]:
+    """Say what went wrong without ending the run: updates that were dropped, rounds in which nobody trained."""
+    rows, found = run.metrics(), []
+    dropped = Counter(why for row in rows for why in row["dropped"].values())
+    if dropped:
+        why, times = dropped.most_common(1)[0]
+        found.append(f"Warning: {dropped.total()} updates were dropped, most often ({times} times) because {why}.")
+    idle = sum(row["examples"] == 0 for row in rows)
+    if idle:
+        found.append(f"Warning: in {idle} of {len(rows)} rounds no client trained anything.")
+    return found
+
+
+def results_table(run: RunFolder) -> Table:
+    """Return the last score at every width."""
     config, rows = run.config, run.metrics()
     finals = {w: s for row in rows if row["scores"] for w, s in row["scores"].items()}
     table = Table("width", config["metric"], "test loss", title=f"{config['name']}: {config['method']}")

@@ -1,6 +1,7 @@
 """`fjord run`, `fjord list`, `fjord show`, `fjord report`: experiments and what came of them."""
 
 import json
+import shlex
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fjord.cli.display import Display, results_table
+from fjord.cli.display import Display, results_table, warnings_of
 from fjord.experiment import Experiment
 from fjord.methods import METHODS
 from fjord.recipes import theorem1
-from fjord.recipes.find import RECIPES, apply_settings, find_recipe, lasting
+from fjord.recipes.find import RECIPES, apply_settings, find_recipe, lasting, lasting_setting
 from fjord.runner import run as run_experiment
-from fjord.runs import RunFolder
+from fjord.runs import RunExists, RunFolder
 
 out = Console(highlight=False)
 Recipe = Annotated[str, typer.Argument(help="A recipe of `fjord list`, or your own file.py[:function].")]
@@ -39,13 +40,23 @@ def run(
         if "name" not in known:
             raise ValueError(f"{resume}: was started from Python; go on with fjord.run(..., resume=True)")
         recipe, chosen = known["name"], [*known["set"], *chosen]
-    if recipe.partition(".")[0] == "theorem1":
+    if recipe == "theorem1" or recipe in theorem1.RECIPES:
         _theorem1(recipe, chosen, output or Path("runs"))
         return
+    chosen = [lasting_setting(setting) for setting in chosen]
     experiment = apply_settings(find_recipe(recipe)(), chosen)
-    folder = resume or output or RunFolder.free(Path("runs") / experiment.name / str(experiment.seed))
-    _run(experiment, folder, {"name": lasting(recipe), "set": chosen}, resume is not None)
-    out.print(results_table([RunFolder(folder)]))
+    known = {"name": lasting(recipe), "set": chosen}
+    while True:
+        folder = resume or output or RunFolder.free(Path("runs") / experiment.name / str(experiment.seed))
+        try:
+            _run(experiment, folder, known, resume is not None)
+            break
+        except RunExists:
+            if output is not None:
+                raise  # else another run took the name meanwhile: take the next
+    out.print(results_table(RunFolder(folder)))
+    for warning in warnings_of(RunFolder(folder)):
+        out.print(warning, markup=False, soft_wrap=True, style="yellow")
     if page:
         _page([RunFolder(folder)], folder / "report.html")
 
@@ -57,7 +68,9 @@ def _run(experiment: Experiment, folder: Path, recipe: dict[str, object], resume
         with display:
             run_experiment(experiment, folder, recipe=recipe, resume=resume, on_round=display.on_round)
     except KeyboardInterrupt:
-        out.print(f"Stopped. Go on with: fjord run --resume {folder}", markup=False, soft_wrap=True)
+        begun = (folder / "config.json").exists()
+        hint = f"Go on with: fjord run --resume {shlex.quote(str(folder))}" if begun else "Nothing was begun."
+        out.print(f"Stopped. {hint}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
 
 

@@ -96,5 +96,7 @@ class Generated:
     """Clients made by a function when they take part; the latest are remembered, the rest cost nothing."""
 
     def __init__(self, num_clients: int, make: Callable[[int], Batch], test: TestSet, remembered: int = 512) -> None:
+        if type(num_clients) is not int or num_clients < 1:
+            raise ValueError(f"num_clients={num_clients!r} must be a whole number of at least 1")
         self.num_clients, self.test = num_clients, test
         self.examples = lru_cache(maxsize=remembered)(make)

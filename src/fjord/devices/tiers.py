@@ -143,6 +143,11 @@ class Varying:
         return parse_width(self.function(client_id, round_index, self.usual.ceiling(client_id, round_index)))
 
 
+def usual(devices: Devices) -> Devices:
+    """Return the devices without transient load."""
+    return usual(devices.usual) if isinstance(devices, Varying) else devices
+
+
 def busy(devices: Devices, share: WidthLike, *, seed: int = 0) -> Varying:
     """Return the same devices where each round a random share of them is one tier weaker than usual."""
     chance, tiers = parse_width(share), devices.tiers

@@ -3,6 +3,8 @@
 import multiprocessing
 import pickle
 import signal
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -130,6 +132,7 @@ def _serve(connection: Connection, others: list[Connection], handlers: Handlers)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in others:  # held open here, a worker would not see that the main process is gone
         other.close()
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # not the display's, which is drawn by one process
     torch.set_num_threads(1)
     while True:
         try:
@@ -143,4 +146,12 @@ def _run(handler: Callable[[Any], Any], payload: Any) -> bytes:
     try:
         return pickle.dumps((True, handler(payload)))
     except Exception as error:  # whatever it is, the main process has to hear of it
-        return pickle.dumps((False, f"{type(error).__name__}: {error}"))
+        where = "".join(f"{note}: " for note in getattr(error, "__notes__", []))
+        trail = "" if raised_here(error) else "\n" + "".join(traceback.format_tb(error.__traceback__)).rstrip()
+        return pickle.dumps((False, where + traceback.format_exception_only(error)[0].strip() + trail))
+
+
+def raised_here(error: BaseException) -> bool:
+    """Say whether an error was raised by this package, and so speaks for itself; others need their traceback."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and frames[-1].f_globals.get("__name__", "").partition(".")[0] == "fjord"

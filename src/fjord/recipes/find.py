@@ -50,6 +50,12 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
     return experiment
 
 
+def lasting_setting(setting: str) -> str:
+    """Return a setting that names a file as it can be found from any folder."""
+    key, _, text = setting.partition("=")
+    return f"tiers={Path(text).resolve()}" if key == "tiers" and text.endswith((".json", ".csv")) else setting
+
+
 def lasting(name: str) -> str:
     """Return the name of a recipe as it can be found from any folder."""
     path, colon, function = name.partition(":")

@@ -35,8 +35,9 @@ class Run:
         if missing:
             raise ValueError(f"{folder.path}: is not the run of a federated experiment, it has no {missing[0]!r}")
         rows = folder.metrics()
-        clients = folder.read_json("clients.json") if (folder.path / "clients.json").exists() else {}
-        return cls(folder.path, config, folder.env, rows, clients, _finished(config, rows, clients))
+        tested = (folder.path / "clients.json").exists()
+        clients = folder.read_json("clients.json") if tested else {}
+        return cls(folder.path, config, folder.env, rows, clients, tested and _finished(config, rows))
 
     @property
     def recipe(self) -> str:
@@ -53,9 +54,9 @@ class Run:
         return f"{last['round'] + 1} of {total} rounds{models} are done"
 
 
-def _finished(config: Config, rows: Sequence[dict[str, Any]], clients: object) -> bool:
+def _finished(config: Config, rows: Sequence[dict[str, Any]]) -> bool:
     """Say whether all models are trained to their last round."""
-    if not rows or not clients or rows[-1]["round"] + 1 < config["num_rounds"]:
+    if not rows or rows[-1]["round"] + 1 < config["num_rounds"]:
         return False
     return bool(rows[-1]["stage"] + 1 == len(config.get("targets", [1])))
 
