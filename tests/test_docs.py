@@ -75,3 +75,14 @@ def test_the_table_of_the_readme_is_what_the_counter_gives():
         rows = fjord.footprints(fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze), entry.inputs)
         for counts in ([r.macs for r in rows], [r.weights for r in rows]):
             assert " | ".join(f"{n:,}" for n in counts) in README
+
+
+def test_the_python_of_the_page_on_federated_training_runs():
+    page = (ROOT / "docs" / "federated.md").read_text()
+    names: dict[str, object] = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
+    import fjord
+
+    grant = fjord.Grant(*map(fjord.parse_width, ("3/5", "1", "1/5")), fjord.uniform(5), 0, None)
+    assert names["mine"].sample(grant) == fjord.WidthSpace.of({"1/5": 1, "3/5": 3})
+    assert [str(names["devices"](10, 0).ceiling(3, t)) for t in (21, 23)] == ["1/5", "1/5"]

@@ -142,7 +142,7 @@ def test_every_method_runs_with_every_strategy(folder, method):
             ["run", "mine.py", "--set", "tiers=1/2:0.4,1:0.4"],
             "shares 2/5, 2/5 must not be negative and must add up to 1",
         ),
-        (["run", "mine.py", "--set", "tiers=none.json"], "ceilings none.json: cannot be read"),
+        (["run", "mine.py", "--set", "tiers=none.json"], "none.json: cannot be read"),
         (["run", "mine.py", "--set", "tiers=1/100:0.5,1:0.5"], "ceiling 1/100 is below the smallest width 1/5"),
         (["run", "mine.py", "--set", "tiers=1/2:0.5,1:0.5", "--set", "drop_scale=0.5"], "needs tiers=uniform-k"),
         (["run", "mine.py", "--set", "server_lr=1"], "server_lr=1.0 needs server=fedavgm or server=fedadam"),
