@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from typing import Any, Self
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -68,7 +67,7 @@ class InProcess:
         widths = list(widths)
         if self.pool is None:
             return {w: Tested.joined(parts) for w, parts in examine(model, self.test_set, widths, BATCH).items()}
-        state = safetensors.torch.save({k: t.contiguous() for k, t in model.state_dict().items()})
+        state = Packed(model.state_dict())
         shares = list(self.pool.map("test", [(state, widths, i) for i in range(self.workers)]))
         found: dict[Width, Tested] = {}
         for width in widths:
@@ -77,32 +76,41 @@ class InProcess:
             found[width] = Tested.joined([p[i] for i in range(longest) for p in parts if i < len(p)])
         return found
 
-    def _test(self, job: tuple[bytes, list[Width], int]) -> dict[Width, list[Tested]]:
+    def _test(self, job: tuple["Packed", list[Width], int]) -> dict[Width, list[Tested]]:
         state, widths, share = job
-        self.trainer.model.load_state_dict(safetensors.torch.load(state))
+        self.trainer.model.load_state_dict(state.record)
         return examine(self.trainer.model, self.test_set, widths, BATCH, share, self.workers)
 
 
 class Packed:
-    """A task or an update that is pickled with its tensors as one block of bytes each time: pipes carry that fast."""
+    """A task or an update, or a model's state, that is pickled with its tensors as arrays: pipes carry those as is."""
 
     def __init__(self, record: Any) -> None:
         self.record = record
 
     def __getstate__(self) -> Any:
-        """Make all tensors of the record bytes."""
-        blocks = {
-            f.name: safetensors.torch.save({k: t.detach().contiguous() for k, t in value.items()})
-            for f in fields(self.record)
-            if _of_tensors(value := getattr(self.record, f.name))
-        }
+        """Make all tensors of the record arrays of bytes."""
+        if isinstance(self.record, dict):
+            return None, {"": _as_bytes(self.record)}
+        found = {f.name: getattr(self.record, f.name) for f in fields(self.record)}
+        blocks = {name: _as_bytes(value) for name, value in found.items() if _of_tensors(value)}
         return replace(self.record, **dict.fromkeys(blocks, None)), blocks
 
     def __setstate__(self, state: Any) -> None:
         """Make them tensors again."""
         record, blocks = state
-        self.record = replace(record, **{name: safetensors.torch.load(block) for name, block in blocks.items()})
+        values = {name: {k: _as_tensor(*v) for k, v in block.items()} for name, block in blocks.items()}
+        self.record = values[""] if record is None else replace(record, **values)
 
 
 def _of_tensors(value: Any) -> bool:
     return isinstance(value, dict) and bool(value) and all(isinstance(v, Tensor) for v in value.values())
+
+
+def _as_bytes(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.dtype, torch.Size, Any]]:
+    flat = {key: t.detach().contiguous().reshape(-1).view(torch.uint8).numpy() for key, t in tensors.items()}
+    return {key: (t.dtype, t.shape, flat[key]) for key, t in tensors.items()}
+
+
+def _as_tensor(dtype: torch.dtype, shape: torch.Size, memory: Any) -> Tensor:
+    return torch.from_numpy(memory).view(dtype).reshape(shape)

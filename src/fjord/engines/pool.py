@@ -63,7 +63,7 @@ class Pool:
         """Yield the results in the order of the payloads; few are held at once, however many there are."""
         jobs = (_Job(i, kind, payload) for i, payload in enumerate(payloads))
         upcoming, results, wanted = next(jobs, None), dict[int, Any](), 0
-        ahead = len(self.workers) + 1  # enough to keep all busy; what waits is kept in memory
+        ahead = 3 * len(self.workers)  # one that takes long must not keep the others waiting
         while True:
             for place, worker in enumerate(self.workers):
                 if worker.job is None and upcoming is not None and upcoming.index < wanted + ahead:
@@ -82,7 +82,7 @@ class Pool:
     def _give(self, place: int, job: _Job) -> None:
         self.workers[place].job = job
         try:
-            self.workers[place].connection.send_bytes(pickle.dumps((job.kind, job.payload)))
+            _send(self.workers[place].connection, (job.kind, job.payload))
         except OSError:
             self._revive(place)
 
@@ -90,12 +90,11 @@ class Pool:
         worker = self.workers[place]
         assert worker.job is not None
         try:
-            message = worker.connection.recv_bytes()
+            ok, result = _receive(worker.connection)
         except (EOFError, OSError):
             self._revive(place)
             return
         index, worker.job = worker.job.index, None
-        ok, result = pickle.loads(message)
         if not ok:
             raise WorkerError(result)
         results[index] = result
@@ -136,19 +135,39 @@ def _serve(connection: Connection, others: list[Connection], handlers: Handlers)
     torch.set_num_threads(1)
     while True:
         try:
-            kind, payload = pickle.loads(connection.recv_bytes())
-            connection.send_bytes(_run(handlers[kind], payload))
+            kind, payload = _receive(connection)
+            _send(connection, _run(handlers[kind], payload))
         except (EOFError, OSError):
             return
 
 
-def _run(handler: Callable[[Any], Any], payload: Any) -> bytes:
+def _send(connection: Connection, message: Any) -> None:
+    """Send a message; the memory of arrays goes as it is, without a copy."""
+    blocks: list[pickle.PickleBuffer] = []
+    header = pickle.dumps(message, protocol=5, buffer_callback=blocks.append)
+    raw = [block.raw() for block in blocks]
+    connection.send_bytes(pickle.dumps((header, [len(r) for r in raw])))
+    for memory in raw:
+        if len(memory):
+            connection.send_bytes(memory)
+
+
+def _receive(connection: Connection) -> Any:
+    header, sizes = pickle.loads(connection.recv_bytes())
+    blocks = [bytearray(size) for size in sizes]
+    for block in blocks:
+        if block:
+            connection.recv_bytes_into(block)
+    return pickle.loads(header, buffers=blocks)
+
+
+def _run(handler: Callable[[Any], Any], payload: Any) -> tuple[bool, Any]:
     try:
-        return pickle.dumps((True, handler(payload)))
+        return True, handler(payload)
     except Exception as error:  # whatever it is, the main process has to hear of it
         where = "".join(f"{note}: " for note in getattr(error, "__notes__", []))
         trail = "" if raised_here(error) else "\n" + "".join(traceback.format_tb(error.__traceback__)).rstrip()
-        return pickle.dumps((False, where + traceback.format_exception_only(error)[0].strip() + trail))
+        return False, where + traceback.format_exception_only(error)[0].strip() + trail
 
 
 def raised_here(error: BaseException) -> bool:
