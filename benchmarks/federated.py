@@ -349,8 +349,8 @@ def status(field: str) -> int:
 
 def peak(cohort: int, num_workers: int) -> float:
     """Return by how many models this process grows in a round; every client holds the whole model."""
-    experiment = replace(resnet(2), cohort_size=cohort, data=partial(images, clients=cohort, examples=1), tiers="1:1")
-    federation = next(iter(replace(experiment, devices=None).federations()))
+    experiment = replace(resnet(2), cohort_size=cohort, data=partial(images, clients=cohort, examples=1), **ALL_WHOLE)
+    federation = next(iter(experiment.federations()))
     engine = InProcess(answer, federation.data.test, num_workers) if num_workers > 1 else OneByOne()
     with engine:
         ctypes.CDLL(None).malloc_trim(0)

@@ -97,6 +97,8 @@ def main() -> None:
     if pytorch_ops.distributed.global_rank == 0:
         assert pytorch_ops.distributed.world_size == asked.workers
         report(asked.started, callback.marks, accuracy(net, asked.data), ("pfl",))
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # or its threads may abort the process as it ends
 
 
 if __name__ == "__main__":
