@@ -60,6 +60,8 @@ class Display:
 
     def render(self) -> Group:
         """Return what is shown now."""
+        if not self.losses:
+            return Group(f"{self.title}: making model and data ...")
         table = Table("loss (10 rounds)", *(f"{self.metric} at {width}" for width in self.scores), title=self.title)
         table.add_row(f"{self.loss():.3f}", *(shown(score, self.metric) for score in self.scores.values()))
         return Group(self.progress, table)
