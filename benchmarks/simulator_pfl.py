@@ -5,7 +5,9 @@ batches serves every round. One process by default; under torchrun pfl splits ea
 by gloo. No evaluation after the first round.
 """
 
+import os
 import random
+import sys
 import time
 
 import numpy as np
@@ -97,8 +99,8 @@ def main() -> None:
     if pytorch_ops.distributed.global_rank == 0:
         assert pytorch_ops.distributed.world_size == asked.workers
         report(asked.started, callback.marks, accuracy(net, asked.data), ("pfl",))
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # or its threads may abort the process as it ends
+    sys.stdout.flush()
+    os._exit(0)  # threads that torchrun's processes leave behind abort some of them as they end
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Worker processes that are noticed when they die: an ordered map over forked workers of one thread each."""
 
+import gc
 import multiprocessing
 import pickle
 import signal
@@ -133,6 +134,7 @@ def _serve(connection: Connection, others: list[Connection], handlers: Handlers)
         other.close()
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # not the display's, which is drawn by one process
     torch.set_num_threads(1)
+    gc.freeze()  # what was inherited stays shared: a collection would touch, and so copy, all of it
     while True:
         try:
             kind, payload = _receive(connection)
