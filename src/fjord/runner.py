@@ -63,6 +63,8 @@ class _Runner:
     def resume(self, config: dict[str, Any]) -> None:
         """Go back to the last checkpoint, if there is one yet."""
         _demand_same(self.folder, config)
+        for draft in self.folder.path.glob(".*.tmp"):  # what a kill left half written
+            draft.unlink()
         tensors, info = self.folder.load_checkpoint() if self.folder.checkpoint.exists() else ({}, {})
         self.stage, rounds = info.get("stage", 0), info.get("round", 0)
         self.restored = (tensors, info) if info else None
