@@ -8,7 +8,8 @@ import fjord
 SOURCE = Path(fjord.__file__).parent
 LAYERS = [
     {"width", "seeding"},
-    {"elastic", "models", "data"},
+    {"elastic", "models"},
+    {"data"},
     {"objective", "footprint", "devices", "merge"},
     {"optim", "evaluate"},
     {"train"},
@@ -26,6 +27,8 @@ ONLY_IN = {
     "matplotlib": "report",
     "flwr": "engines",
     "datasets": "data",
+    "flwr_datasets": "data",
+    "PIL": "data",
     "typer": "cli",
     "tensorboard": "logs",
     "wandb": "logs",

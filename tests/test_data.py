@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fjord.data.federated import Generated, TestSet, partition
+from fjord.data.own import federate
 from fjord.data.writers import NUM_CLASSES, write, writer, writers
 
 few = settings(max_examples=30, deadline=None)
@@ -206,3 +207,83 @@ def test_a_population_of_nothing_is_refused_by_name(wrong: dict[str, int]) -> No
     (name, value) = next(iter(wrong.items()))
     with pytest.raises(ValueError, match=f"{name}={value}"):
         writers(0, **wrong)
+
+
+# ---------------------------------------------------------------------------------- stored one way, seen another
+
+
+def doubled(inputs: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    noise = 0 if generator is None else torch.rand(len(inputs), 1, generator=generator)
+    return inputs.float() * 2 + noise
+
+
+def test_bytes_are_stored_and_whole_numbers_seen() -> None:
+    stored = torch.arange(4, dtype=torch.uint8)
+    data = partition((stored[:, None], stored), torch.tensor([0, 1, 1, 0]), (stored[:, None], stored), prepare=doubled)
+    inputs, targets = data.examples(0)
+    assert (inputs.dtype, targets.dtype, targets.tolist()) == (torch.uint8, torch.int64, [0, 3])
+    seen, wanted = data.test.batch(1, 3)
+    assert (seen.tolist(), wanted.dtype, wanted.tolist()) == ([[2.0], [4.0]], torch.int64, [1, 2])
+    assert [t.tolist() for t in data.union()] == [stored[:, None].tolist(), stored.tolist()]
+
+
+# ------------------------------------------------------------------------------------------ any torch dataset
+
+
+class Squares(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 30
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, int]:
+        return torch.full((2, 3), float(row)), row * row % 7
+
+
+@few
+@given(st.lists(st.sampled_from(["ann", "bob", "cyd", ("a", 1)]), min_size=30, max_size=30), st.integers(0, 5))
+def test_every_example_of_a_dataset_is_its_clients_or_held_out_from_it(names: list, seed: int) -> None:
+    data = federate(Squares(), names, seed=seed)
+    order = list(dict.fromkeys(names))
+    assert data.num_clients == len(order)
+    seen = []
+    for client, name in enumerate(order):
+        inputs, targets = data.examples(client)
+        held = data.test.inputs[data.test.owners == client]
+        rows = [*inputs[:, 0, 0].int().tolist(), *held[:, 0, 0].int().tolist()]
+        assert sorted(rows) == [i for i, n in enumerate(names) if n == name]
+        assert targets.tolist() == [i * i % 7 for i in rows[: len(targets)]]
+        assert len(held) == (0 if len(rows) == 1 else max(1, round(len(rows) / 10)))
+        seen += rows
+    assert sorted(seen) == list(range(30))
+
+
+def test_a_test_dataset_of_its_own_is_taken_whole() -> None:
+    data = federate(Squares(), torch.arange(30) % 3, test=Squares(), prepare=doubled)
+    assert [len(data.examples(i)[0]) for i in range(3)] == [10, 10, 10]
+    assert data.test.batch(29, 30)[0].unique().tolist() == [58.0]
+    assert set(data.test.owners.tolist()) == {-1}
+
+
+class Odd(Squares):
+    def __getitem__(self, row: int) -> object:
+        return {3: "text", 5: (torch.ones(9), 1), 7: (object(), 1)}.get(row, super().__getitem__(row))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "clients", "options", "named"),
+    [
+        (iter([]), [], {}, "no length"),
+        (Squares(), [0] * 29, {}, "29 clients for 30 examples"),
+        ([], [], {}, "no example"),
+        (Squares(), range(30), {}, "give a test dataset"),
+        (Squares(), [0] * 30, {"held_out": "2"}, "held_out=2"),
+        (Squares(), [0] * 30, {"test": []}, "test: there is no example"),
+        (Odd(), [0] * 30, {"test": Squares()}, "example 3 is not an"),
+        (Odd(), [0] * 4 + [1] * 3 + [0] * 23, {"test": Squares()}, "example 5 has the shape"),
+        (Odd(), [0] * 7 + [1] * 23, {"test": Squares()}, "example 7 is not an"),
+    ],
+)
+def test_a_dataset_that_does_not_fit_is_refused_in_words(dataset: object, clients: list, options: dict, named: str):
+    with pytest.raises(ValueError, match=named):
+        data = federate(dataset, clients, **options)
+        for client in reversed(range(data.num_clients)):
+            data.examples(client)

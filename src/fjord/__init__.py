@@ -1,6 +1,7 @@
 """FjORD: Ordered Dropout for any PyTorch model, and federated training over unequal devices."""
 
 from fjord.data.federated import FederatedData, Generated, Partitioned, TestSet, partition
+from fjord.data.own import federate
 from fjord.devices.tiers import Devices, Listed, Tiers, Varying, busy, read_ceilings, shared_tiers, uniform_tiers
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.errors import ElasticityError
@@ -52,6 +53,7 @@ __all__ = [
     "derive",
     "elasticize",
     "evaluate",
+    "federate",
     "find_method",
     "fit",
     "footprints",

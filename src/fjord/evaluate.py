@@ -115,7 +115,7 @@ def examine(
         model.eval()
         nets = {width: model.view(width).net for width in found}
         for start in range(share * batch, len(test.inputs), shares * batch):
-            inputs, target = test.inputs[start : start + batch], test.targets[start : start + batch]
+            inputs, target = test.batch(start, start + batch)
             for width, net in nets.items():
                 found[width].append(_tested(net(inputs), target))
         return found

@@ -1,9 +1,10 @@
 """An experiment as a value: model, data, method, devices and numbers. A recipe is a function that returns one."""
 
 import hashlib
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path, PurePath
@@ -172,7 +173,7 @@ class Experiment:
 
     def _elastic(self, net: nn.Module, data: FederatedData, target: Width) -> ElasticModel:
         space = self.widths if self.find_method().nested else WidthSpace.of([target])
-        return elasticize(net, data.test.inputs[:2], widths=space, freeze=self.freeze, norms=self.norms)
+        return elasticize(net, data.test.batch(0, 2)[0], widths=space, freeze=self.freeze, norms=self.norms)
 
     def _federation(self, model: ElasticModel, data: FederatedData, devices: Devices, target: Width) -> Federation:
         method = self.find_method()
@@ -236,16 +237,39 @@ def _plain(value: Any) -> Any:
     return getattr(value, "__qualname__", type(value).__qualname__)  # never an address in memory
 
 
-def set_field(experiment: Experiment, key: str, text: str) -> Any:
-    """Return the value that `--set key=text` gives a field, in the field's own type."""
+def set_field(experiment: Experiment, key: str, text: str) -> Experiment:
+    """Return the experiment after `--set key=text`, in the field's own type; `data.key` is an option of its data."""
+    if key.startswith("data."):
+        return replace(experiment, data=_set_option(experiment.data, key.removeprefix("data."), text))
     known = {f.name: f.type for f in fields(experiment)}
     if key not in known or key in ("name", "model", "data", "devices"):
         settable = ", ".join(k for k in known if k not in ("name", "model", "data", "devices"))
-        raise ValueError(f"--set {key}: there is no such setting; known: {settable}")
+        raise ValueError(f"--set {key}: there is no such setting; known: {settable}, data.OPTION")
     try:
-        return _parsed(key, known[key], text)
+        value = _parsed(key, known[key], text)
     except (ValueError, ZeroDivisionError) as error:
         raise ValueError(f"--set {key}={text}: {error}") from None
+    return replace(experiment, **{key: value})
+
+
+def _set_option(data: Callable[[int], FederatedData], key: str, text: str) -> Callable[[int], FederatedData]:
+    """Return a function of the seed that makes data, with one of its other arguments changed."""
+    made = data if isinstance(data, partial) else partial(data)
+    signature = inspect.signature(made.func)
+    options = signature.bind_partial(*made.args, **made.keywords).arguments
+    seed = len(made.args)  # the place of the first argument that is not given yet
+    known = [name for i, name in enumerate(signature.parameters) if i != seed]
+    if key not in known:
+        raise ValueError(
+            f"--set data.{key}: the recipe's data has no such option; it has: {', '.join(known) or 'none'}"
+        )
+    kind = signature.parameters[key].annotation
+    try:
+        options[key] = kind(text) if kind in (int, float, Fraction) else text
+    except (ValueError, ZeroDivisionError) as error:
+        raise ValueError(f"--set data.{key}={text}: {error}") from None
+    first = [options.pop(name) for name in known[:seed]]
+    return partial(made.func, *first, **options)
 
 
 def _parsed(key: str, kind: object, text: str) -> Any:

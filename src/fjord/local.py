@@ -132,6 +132,7 @@ class Trainer:
             return self.how.objective(logits, target, width, widest)
 
         loss = torch.zeros(())
+        batch = examples
         for batch in self._batches(*examples, seed):
             widths = task.space.sample(rng), task.space.largest
             loss = loss + train_step(bench.model, bench.optimizer, watched, batch, widths, correct)
@@ -141,7 +142,7 @@ class Trainer:
                 steps[width] += 1
             reach[max(ran)] += 1
             ran.clear()
-        macs = sum(3 * count * self._macs_at(bench, width, examples[0]) for width, count in passed.items())
+        macs = sum(3 * count * self._macs_at(bench, width, batch[0]) for width, count in passed.items())
         tensors = {key: t.clone() for key, t in bench.model.state_dict().items()}
         mean = float(loss) / reach.total()
         return Update(task.client_id, tensors, len(examples[0]), mean, dict(steps), dict(reach), macs)
@@ -149,12 +150,14 @@ class Trainer:
     def _batches(self, inputs: Tensor, targets: Tensor, seed: int) -> Iterator[Batch]:
         left = self.how.max_steps
         for epoch in range(self.how.epochs):
-            generator = torch.Generator().manual_seed(derive(seed, "order", epoch))
-            order = torch.randperm(len(inputs), generator=generator)
+            shuffle = torch.Generator().manual_seed(derive(seed, "order", epoch))
+            augment = torch.Generator().manual_seed(derive(seed, "augment", epoch))
+            order = torch.randperm(len(inputs), generator=shuffle)
             sizes = [len(rows) for rows in order.split(self.how.batch_size)]
             if len(sizes) > 1 and sizes[-1] == 1 < self.how.batch_size:  # BatchNorm cannot train on a single example
                 sizes[-2:] = [sizes[-2] + 1]
-            yield from islice(zip(inputs[order].split(sizes), targets[order].split(sizes), strict=True), left)
+            batches = zip(inputs[order].split(sizes), targets[order].split(sizes), strict=True)
+            yield from ((self.data.prepare(x, augment), y) for x, y in islice(batches, left))
             left = None if left is None else max(0, left - len(sizes))
 
     def _bench(self, task: Task) -> _Bench:

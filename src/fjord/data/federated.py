@@ -10,6 +10,13 @@ from torch import Tensor
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets."""
+Prepare = Callable[[Tensor, torch.Generator | None], Tensor]
+"""What the model sees of a batch of stored inputs; random with a generator (training), never without (tests)."""
+
+
+def as_is(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return the inputs as they are stored."""
+    return inputs
 
 
 @dataclass(frozen=True)
@@ -19,6 +26,7 @@ class TestSet:
     inputs: Tensor
     targets: Tensor
     owners: Tensor
+    prepare: Prepare = as_is
 
     __test__ = False  # not a test of pytest
 
@@ -28,6 +36,10 @@ class TestSet:
             raise ValueError(f"test: {sizes} do not fit together")
         if not len(self.inputs):
             raise ValueError("test: there is no example in the test set")
+
+    def batch(self, start: int, stop: int) -> Batch:
+        """Return some examples as a model takes them."""
+        return self.prepare(self.inputs[start:stop], None), self.targets[start:stop]
 
 
 class FederatedData(Protocol):
@@ -40,6 +52,10 @@ class FederatedData(Protocol):
     @property
     def test(self) -> TestSet:
         """What the global model is scored on."""
+
+    @property
+    def prepare(self) -> Prepare:
+        """What the model sees of a client's inputs, batch by batch; `as_is` where they are stored so."""
 
     def examples(self, client_id: int) -> Batch:
         """Return the training examples of one client."""
@@ -54,6 +70,7 @@ class Partitioned:
     rows: tuple[Tensor, ...]
     """The examples of each client."""
     test: TestSet
+    prepare: Prepare = as_is
 
     @property
     def num_clients(self) -> int:
@@ -62,10 +79,21 @@ class Partitioned:
 
     def examples(self, client_id: int) -> Batch:
         """Return the training examples of one client."""
-        return self.inputs[self.rows[client_id]], self.targets[self.rows[client_id]]
+        return self.inputs[self.rows[client_id]], _wide(self.targets[self.rows[client_id]])
+
+    def union(self) -> Batch:
+        """Return the training examples of all clients: the dataset of training that is not federated."""
+        return self.inputs, _wide(self.targets)
 
 
-def partition(train: Batch, clients: Tensor, test: Batch, test_clients: Tensor | None = None) -> Partitioned:
+def partition(
+    train: Batch,
+    clients: Tensor,
+    test: Batch,
+    test_clients: Tensor | None = None,
+    *,
+    prepare: Prepare = as_is,
+) -> Partitioned:
     """Make a federated dataset of tensors and a client number, from 0 on, for each training example."""
     inputs, targets = train
     if not len(inputs) == len(targets) == len(clients):
@@ -79,7 +107,12 @@ def partition(train: Batch, clients: Tensor, test: Batch, test_clients: Tensor |
     rows = clients.argsort(stable=True).split(counts.tolist())
     owners = torch.full((len(test[0]),), -1) if test_clients is None else test_clients
     _demand_numbers("test_clients", owners, -1, len(rows) - 1)
-    return Partitioned(inputs, targets, rows, TestSet(*test, owners))
+    return Partitioned(inputs, targets, rows, TestSet(test[0], _wide(test[1]), owners, prepare), prepare)
+
+
+def _wide(targets: Tensor) -> Tensor:
+    """Return class numbers, which may be stored in a byte, as losses take them."""
+    return targets if targets.is_floating_point() else targets.long()
 
 
 def _demand_numbers(name: str, numbers: Tensor, least: int, most: int | None = None) -> None:
@@ -95,8 +128,15 @@ def _demand_numbers(name: str, numbers: Tensor, least: int, most: int | None = N
 class Generated:
     """Clients made by a function when they take part; the latest are remembered, the rest cost nothing."""
 
-    def __init__(self, num_clients: int, make: Callable[[int], Batch], test: TestSet, remembered: int = 512) -> None:
+    def __init__(
+        self,
+        num_clients: int,
+        make: Callable[[int], Batch],
+        test: TestSet,
+        remembered: int = 512,
+        prepare: Prepare = as_is,
+    ) -> None:
         if type(num_clients) is not int or num_clients < 1:
             raise ValueError(f"num_clients={num_clients!r} must be a whole number of at least 1")
-        self.num_clients, self.test = num_clients, test
+        self.num_clients, self.test, self.prepare = num_clients, test, prepare
         self.examples = lru_cache(maxsize=remembered)(make)

@@ -3,7 +3,6 @@
 import runpy
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +45,15 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
         key, equals, text = setting.partition("=")
         if not equals:
             raise ValueError(f"--set {setting}: write it as key=value")
-        experiment = replace(experiment, **{key: set_field(experiment, key, text)})
+        experiment = set_field(experiment, key, text)
     return experiment
 
 
 def lasting_setting(setting: str) -> str:
     """Return a setting that names a file as it can be found from any folder."""
     key, _, text = setting.partition("=")
-    return f"tiers={Path(text).resolve()}" if key == "tiers" and text.endswith((".json", ".csv")) else setting
+    names_file = key == "tiers" and text.endswith((".json", ".csv"))
+    return f"{key}={Path(text).resolve()}" if names_file or (key == "data.source" and Path(text).is_dir()) else setting
 
 
 def lasting(name: str) -> str:
