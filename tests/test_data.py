@@ -283,7 +283,10 @@ class Odd(Squares):
     ],
 )
 def test_a_dataset_that_does_not_fit_is_refused_in_words(dataset: object, clients: list, options: dict, named: str):
-    with pytest.raises(ValueError, match=named):
+    def all_read() -> None:
         data = federate(dataset, clients, **options)
         for client in reversed(range(data.num_clients)):
             data.examples(client)
+
+    with pytest.raises(ValueError, match=named):
+        all_read()

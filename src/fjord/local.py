@@ -143,7 +143,7 @@ class Trainer:
             reach[max(ran)] += 1
             ran.clear()
         macs = sum(3 * count * self._macs_at(bench, width, batch[0]) for width, count in passed.items())
-        tensors = {key: t.clone() for key, t in bench.model.state_dict().items()}
+        tensors = {k: t.clone(memory_format=torch.contiguous_format) for k, t in bench.model.state_dict().items()}
         mean = float(loss) / reach.total()
         return Update(task.client_id, tensors, len(examples[0]), mean, dict(steps), dict(reach), macs)
 
@@ -165,7 +165,7 @@ class Trainer:
         key = (task.space, *(tuple(units.tolist()) for units in task.held.values()))
         bench = self._benches.pop(key, None)
         if bench is None:
-            tensors = {k: t.clone() for k, t in task.tensors.items()}
+            tensors = {k: _laid_out(t) for k, t in task.tensors.items()}
             model = Slice(self.model, task.held, task.space, tensors).train()
             how = partial(torch.optim.SGD, lr=task.lr, momentum=self.how.momentum, weight_decay=self.how.weight_decay)
             bench = _Bench(model, SlicedOptimizer(model, how))
@@ -188,6 +188,11 @@ class Trainer:
     @staticmethod
     def _count_macs(shaped: "_Shaped") -> int:
         return count_macs(shaped.net, (shaped.inputs[:1],))
+
+
+def _laid_out(tensor: Tensor) -> Tensor:
+    """Return a copy in the layout that is fastest on a CPU: channels last for convolutions."""
+    return tensor.clone(memory_format=torch.channels_last if tensor.dim() == 4 else torch.contiguous_format)
 
 
 class _Shaped:

@@ -1,7 +1,7 @@
 """Any torch optimizer, stepping on slices: a step at width p moves F_p only, and so does its memory."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -210,16 +210,20 @@ class _Overlap:
     part: Part
     target: Part
     indices: Indices
-    view: Tensor | None
-    """How a view of the wide tensor says it, if it can; worked out once, on the shape alone."""
+    views: dict[tuple[int, ...], Tensor | None] = field(default_factory=dict)
+    """How a view of the wide tensor says it, if it can; worked out once for each layout, on the shape alone."""
 
     def add(self, total: Tensor, grad: Tensor) -> None:
         """Add the narrow gradient to the wide one."""
-        if self.view is not None and total.is_contiguous():
-            place = total.as_strided(self.view.shape, self.view.stride(), self.view.storage_offset())
-            place.add_(grad.reshape(place.shape))
-        else:
+        layout = total.stride()
+        if layout not in self.views:
+            self.views[layout] = window(torch.empty_strided(total.shape, layout, device="meta"), self.indices)
+        view = self.views[layout]
+        if view is None:
             put(total, self.indices, take(total, self.indices) + grad)
+        else:
+            place = total.as_strided(view.shape, view.stride(), view.storage_offset())
+            place.add_(grad.reshape(place.shape))
 
 
 def _overlaps(wide: View, narrow: View) -> list[_Overlap]:
@@ -237,5 +241,5 @@ def _overlaps(wide: View, narrow: View) -> list[_Overlap]:
             raise ValueError(
                 f"{name}: two submodels of one step must lie one inside the other; step them one at a time"
             )
-        found.append(_Overlap(part, target, indices, window(torch.empty(shape, device="meta"), indices)))
+        found.append(_Overlap(part, target, indices))
     return found

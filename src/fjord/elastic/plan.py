@@ -1,6 +1,6 @@
 """The width plan: which indices of which tensor axes are the units of which family."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fjord.width import Width, Widths, kept_units, parse_width
 
@@ -217,19 +218,30 @@ def window(tensor: Tensor, indices: Indices) -> Tensor | None:
         if index is None:
             sizes, strides = [*sizes, size], [*strides, stride]
             continue
-        ends = (index.diff() != 1).nonzero()[:, 0] + 1
-        length = int(ends[0]) if len(ends) else len(index)
-        step = int(index[length] - index[0]) if len(ends) else 0
-        runs = len(ends) + 1
-        steps = index[0] + step * torch.arange(runs)[:, None] + torch.arange(length)
-        if not torch.equal(steps.reshape(-1), index):
+        if index not in _RUNS:
+            _RUNS[index] = _runs(index)
+        if (found := _RUNS[index]) is None:
             return None
+        first, runs, step, length = found
         sizes, strides = (
             [*sizes, *([runs] if step else []), length],
             [*strides, *([step * stride] if step else []), stride],
         )
-        offset += int(index[0]) * stride
+        offset += first * stride
     return tensor.as_strided(sizes, strides, offset)
+
+
+_RUNS: MutableMapping[Tensor, tuple[int, int, int, int] | None] = WeakTensorKeyDictionary()
+"""What is known of indices: the same tensors are asked about in every round."""
+
+
+def _runs(index: Tensor) -> tuple[int, int, int, int] | None:
+    """Return rising indices as (first, runs, distance, length), if their runs are of equal length and distance."""
+    ends = (index.diff() != 1).nonzero()[:, 0] + 1
+    length = int(ends[0]) if len(ends) else len(index)
+    step, runs = int(index[length] - index[0]) if len(ends) else 0, len(ends) + 1
+    steps = index[0] + step * torch.arange(runs)[:, None] + torch.arange(length)
+    return (int(index[0]), runs, step, length) if torch.equal(steps.reshape(-1), index) else None
 
 
 def leading(index: Tensor) -> bool:

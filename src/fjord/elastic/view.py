@@ -85,20 +85,30 @@ class View:
     copies: list[Part] = field(init=False)
     size: int = field(init=False)
     trained: list[Part] = field(init=False)
+    _copied: tuple[list[Tensor], list[Tensor]] = field(init=False)
+    """Copies and the windows they are copies of, for one call over all of them."""
+    _odd: list[Part] = field(init=False)
+    """Copies of what no window can show."""
 
     def __post_init__(self) -> None:
         self.copies = [part for part in self.parts.values() if part.is_copy]
         self.size = sum(part.tensor.numel() for part in self.parts.values())
         self.trained = [part for part in self.parts.values() if part.tensor.requires_grad]
+        self._odd = [part for part in self.copies if part.window is None]
+        pairs = [(part.tensor.detach(), part.window.detach()) for part in self.copies if part.window is not None]
+        self._copied = [to.view(window.shape) for to, window in pairs], [window for _, window in pairs]
 
     def forget_gradients(self) -> None:
         """Set all gradients to None."""
         for part in self.trained:
             part.tensor.grad = None
 
+    @torch.no_grad()
     def pull(self) -> None:
         """Bring all copies up to date."""
-        for part in self.copies:
+        if self._copied[0] and not self.held:
+            torch._foreach_copy_(*self._copied)
+        for part in self.copies if self.held else self._odd:
             part.pull(remember=self.held)
 
     def push_statistics(self) -> None:

@@ -1,13 +1,16 @@
 """Worker processes that are noticed when they die: an ordered map over forked workers of one thread each."""
 
 import gc
+import io
 import multiprocessing
 import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -16,21 +19,28 @@ import torch
 Handlers = dict[str, Callable[[Any], Any]]
 ATTEMPTS = 3
 """How many workers may die of one job before the run gives up."""
+SMALL = 1 << 17
+"""Messages up to this size go in one piece, and into the pipe of a busy worker, which holds more than that."""
+Message = tuple[bytes, list[memoryview]]
 
 
 @dataclass
 class _Job:
     index: int
-    kind: str
-    payload: Any
+    message: Message
     deaths: int = 0
+
+    @property
+    def small(self) -> bool:
+        return len(self.message[0]) + sum(map(len, self.message[1])) <= SMALL
 
 
 @dataclass
 class _Worker:
     process: multiprocessing.process.BaseProcess
     connection: Connection
-    job: _Job | None = None
+    jobs: deque[_Job] = field(default_factory=deque)
+    """The one it works on, and one that waits in its pipe."""
 
 
 class WorkerError(ValueError):
@@ -62,59 +72,66 @@ class Pool:
 
     def map(self, kind: str, payloads: Iterable[Any]) -> Iterator[Any]:
         """Yield the results in the order of the payloads; few are held at once, however many there are."""
-        jobs = (_Job(i, kind, payload) for i, payload in enumerate(payloads))
-        upcoming, results, wanted = next(jobs, None), dict[int, Any](), 0
+        jobs = (_Job(i, _packed((kind, payload))) for i, payload in enumerate(payloads))
+        coming, results, wanted = deque(islice(jobs, 1)), dict[int, Any](), 0
         ahead = 3 * len(self.workers)  # one that takes long must not keep the others waiting
         while True:
-            for place, worker in enumerate(self.workers):
-                if worker.job is None and upcoming is not None and upcoming.index < wanted + ahead:
-                    self._give(place, upcoming)
-                    upcoming = next(jobs, None)
+            while coming and coming[0].index < wanted + ahead and (place := self._taker(coming)) is not None:
+                self._give(place, coming.popleft())
+                coming.extend(islice(jobs, 1 + len(self.workers) * all(job.small for job in coming) - len(coming)))
             while wanted in results:
                 yield results.pop(wanted)
                 wanted += 1
-            waiting = [w.connection for w in self.workers if w.job is not None]
-            if not waiting and upcoming is None:
+            waiting = [w.connection for w in self.workers if w.jobs]
+            if not waiting and not coming:
                 return
             for connection in wait(waiting) if waiting else ():
                 place = next(i for i, w in enumerate(self.workers) if w.connection is connection)
                 self._receive(place, results)
 
+    def _taker(self, coming: Collection[_Job]) -> int | None:
+        """Return the worker that takes the next job: an idle one, or a busy one that need not wait for its next then.
+
+        The last jobs go to idle workers only, so that all end at the same time.
+        """
+        lengths = [len(worker.jobs) for worker in self.workers]
+        most = 1 if len(coming) > len(lengths) else 0
+        return lengths.index(min(lengths)) if min(lengths) <= most else None
+
     def _give(self, place: int, job: _Job) -> None:
-        self.workers[place].job = job
+        self.workers[place].jobs.append(job)
         try:
-            _send(self.workers[place].connection, (job.kind, job.payload))
+            _send(self.workers[place].connection, job.message)
         except OSError:
             self._revive(place)
 
     def _receive(self, place: int, results: dict[int, Any]) -> None:
         worker = self.workers[place]
-        assert worker.job is not None
         try:
             ok, result = _receive(worker.connection)
         except (EOFError, OSError):
             self._revive(place)
             return
-        index, worker.job = worker.job.index, None
+        index = worker.jobs.popleft().index
         if not ok:
             raise WorkerError(result)
         results[index] = result
 
     def _revive(self, place: int) -> None:
-        """Replace a dead worker and run its job again."""
+        """Replace a dead worker and run its jobs again."""
         dead = self.workers[place]
         dead.process.join()
         dead.connection.close()
-        assert dead.job is not None
-        dead.job.deaths += 1
-        if dead.job.deaths >= ATTEMPTS:
+        dead.jobs[0].deaths += 1
+        if dead.jobs[0].deaths >= ATTEMPTS:
             raise WorkerError(
                 f"{ATTEMPTS} workers died of the same job, the last with exit code {dead.process.exitcode} "
                 "(-9 is often a lack of memory)"
             )
         self.workers.pop(place)
         self.workers.insert(place, self._start())
-        self._give(place, dead.job)
+        for job in dead.jobs:
+            self._give(place, job)
 
     def close(self) -> None:
         """End all workers."""
@@ -138,29 +155,41 @@ def _serve(connection: Connection, others: list[Connection], handlers: Handlers)
     while True:
         try:
             kind, payload = _receive(connection)
-            _send(connection, _run(handlers[kind], payload))
+            _send(connection, _packed(_run(handlers[kind], payload)))
         except (EOFError, OSError):
             return
 
 
-def _send(connection: Connection, message: Any) -> None:
-    """Send a message; the memory of arrays goes as it is, without a copy."""
+def _packed(content: Any) -> Message:
+    """Return a message: what is not the memory of arrays, and that memory as it is, without a copy."""
     blocks: list[pickle.PickleBuffer] = []
-    header = pickle.dumps(message, protocol=5, buffer_callback=blocks.append)
-    raw = [block.raw() for block in blocks]
-    connection.send_bytes(pickle.dumps((header, [len(r) for r in raw])))
-    for memory in raw:
+    header = pickle.dumps(content, protocol=5, buffer_callback=blocks.append)
+    return header, [block.raw() for block in blocks]
+
+
+def _send(connection: Connection, message: Message) -> None:
+    parts: list[bytes | memoryview] = [message[0], *message[1]]
+    sizes = list(map(len, parts))
+    first = pickle.dumps(sizes)
+    if sum(sizes) <= SMALL:  # one piece: each wakes the other side, which has better things to do
+        connection.send_bytes(b"".join((first, *parts)))
+        return
+    connection.send_bytes(first)
+    for memory in parts:
         if len(memory):
             connection.send_bytes(memory)
 
 
 def _receive(connection: Connection) -> Any:
-    header, sizes = pickle.loads(connection.recv_bytes())
-    blocks = [bytearray(size) for size in sizes]
+    first = io.BytesIO(connection.recv_bytes())
+    sizes = pickle.load(first)
+    small, blocks = sum(sizes) <= SMALL, [bytearray(size) for size in sizes]
     for block in blocks:
-        if block:
+        if small:
+            first.readinto(block)
+        elif block:
             connection.recv_bytes_into(block)
-    return pickle.loads(header, buffers=blocks)
+    return pickle.loads(blocks[0], buffers=blocks[1:])
 
 
 def _run(handler: Callable[[Any], Any], payload: Any) -> tuple[bool, Any]:
