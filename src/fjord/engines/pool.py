@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from multiprocessing.connection import Connection, wait
@@ -78,7 +78,8 @@ class Pool:
         while True:
             while coming and coming[0].index < wanted + ahead and (place := self._taker(coming)) is not None:
                 self._give(place, coming.popleft())
-                coming.extend(islice(jobs, 1 + len(self.workers) * all(job.small for job in coming) - len(coming)))
+                made_ahead = 1 + len(self.workers) if all(job.small for job in coming) else 1
+                coming.extend(islice(jobs, max(0, made_ahead - len(coming))))
             while wanted in results:
                 yield results.pop(wanted)
                 wanted += 1
@@ -89,13 +90,13 @@ class Pool:
                 place = next(i for i, w in enumerate(self.workers) if w.connection is connection)
                 self._receive(place, results)
 
-    def _taker(self, coming: Collection[_Job]) -> int | None:
+    def _taker(self, coming: Sequence[_Job]) -> int | None:
         """Return the worker that takes the next job: an idle one, or a busy one that need not wait for its next then.
 
         The last jobs go to idle workers only, so that all end at the same time.
         """
         lengths = [len(worker.jobs) for worker in self.workers]
-        most = 1 if len(coming) > len(lengths) else 0
+        most = 1 if len(coming) > len(lengths) and coming[0].small else 0  # a large one would fill its pipe and wait
         return lengths.index(min(lengths)) if min(lengths) <= most else None
 
     def _give(self, place: int, job: _Job) -> None:

@@ -1,0 +1,93 @@
+"""Workers: results in order, whatever the sizes of messages, who is slow and who dies."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from fjord.engines.pool import SMALL, Pool, WorkerError
+
+
+@pytest.fixture(autouse=True)
+def no_hanging():
+    """End a test in which both sides wait for each other."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError("the pool hangs")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def doubled(values: np.ndarray) -> np.ndarray:
+    time.sleep(0.002)
+    return values * 2
+
+
+sizes = st.lists(st.sampled_from([0, 100, SMALL // 8 - 200, SMALL // 8, SMALL]), max_size=14)
+
+
+@settings(max_examples=60, deadline=None)
+@example([SMALL, 1, 1, SMALL, SMALL, 1, SMALL, 1, 1, SMALL, 1, 1, 1, SMALL], 2)
+@example([SMALL] + [1] * 3 + [SMALL] * 8, 2)
+@given(sizes, st.integers(1, 3))
+def test_results_come_in_order_whatever_their_sizes(lengths: list[int], num_workers: int) -> None:
+    pool = Pool({"double": doubled}, num_workers)
+    try:
+        given_ = [np.arange(n, dtype=np.float64) + i for i, n in enumerate(lengths)]
+        for _ in range(2):
+            found = list(pool.map("double", iter(given_)))
+            assert len(found) == len(given_)
+            assert all(np.array_equal(f, 2 * g) for f, g in zip(found, given_, strict=True))
+    finally:
+        pool.close()
+
+
+def test_a_dead_worker_loses_neither_its_job_nor_the_one_that_waits_for_it(tmp_path: Path) -> None:
+    def fragile(number: int) -> int:
+        mark = tmp_path / str(number)
+        if number % 5 == 1 and not mark.exists():
+            mark.touch()
+            time.sleep(0.05)  # so that the next job is in its pipe
+            os._exit(9)
+        return number * number
+
+    pool = Pool({"square": fragile}, 2)
+    try:
+        assert list(pool.map("square", range(30))) == [n * n for n in range(30)]
+        assert len(list(tmp_path.iterdir())) == 6
+    finally:
+        pool.close()
+
+
+def test_a_job_of_which_all_workers_die_ends_the_run_in_words() -> None:
+    pool = Pool({"die": lambda number: os._exit(7) if number == 4 else number}, 2)
+    try:
+        with pytest.raises(WorkerError, match="3 workers died of the same job, the last with exit code 7"):
+            list(pool.map("die", range(9)))
+    finally:
+        pool.close()
+
+
+def test_jobs_are_made_only_a_little_ahead() -> None:
+    made: list[int] = []
+
+    def payloads():
+        for number in range(60):
+            made.append(number)
+            yield number
+
+    pool = Pool({"same": lambda number: number}, 2)
+    try:
+        for taken, _ in enumerate(pool.map("same", payloads())):
+            assert len(made) <= taken + 1 + 3 * 2 + 3
+    finally:
+        pool.close()
