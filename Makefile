@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 # torchvision and timm serve the tests only, as models no one here wrote: without their own dependencies.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch --editable ".[dev]" pyyaml huggingface_hub
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch --editable ".[dev]"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision timm
 	touch $@
 
@@ -30,6 +30,7 @@ bench: $(READY)  ## ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.plan_time
 	$(BIN)/python -m benchmarks.step_cost
 	$(BIN)/python -m benchmarks.federated
+	@test -z "$$FJORD_DATA" || $(BIN)/python -m benchmarks.data
 
 zoo: $(READY)  ## every family of the list; takes about half an hour
 	$(BIN)/python -m benchmarks.zoo

@@ -1,5 +1,17 @@
-"""Tests compute with one thread: the number of threads changes sums."""
+"""Tests compute with one thread: the number of threads changes sums. Real data is decoded once."""
 
+import os
+from pathlib import Path
+
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def decoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which real data is decoded once, by whichever process of the tests comes first."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    return Path(os.environ.get("FJORD_CACHE") or shared / "decoded")

@@ -251,7 +251,7 @@ def test_every_example_of_a_dataset_is_its_clients_or_held_out_from_it(names: li
         rows = [*inputs[:, 0, 0].int().tolist(), *held[:, 0, 0].int().tolist()]
         assert sorted(rows) == [i for i, n in enumerate(names) if n == name]
         assert targets.tolist() == [i * i % 7 for i in rows[: len(targets)]]
-        assert len(held) == (0 if len(rows) == 1 else max(1, round(len(rows) / 10)))
+        assert len(held) == (0 if len(rows) == 1 else max(1, len(rows) // 10))
         seen += rows
     assert sorted(seen) == list(range(30))
 
@@ -275,7 +275,7 @@ class Odd(Squares):
         (Squares(), [0] * 29, {}, "29 clients for 30 examples"),
         ([], [], {}, "no example"),
         (Squares(), range(30), {}, "give a test dataset"),
-        (Squares(), [0] * 30, {"held_out": "2"}, "held_out=2"),
+        (Squares(), [0] * 30, {"test_share": "2"}, "test_share=2"),
         (Squares(), [0] * 30, {"test": []}, "test: there is no example"),
         (Odd(), [0] * 30, {"test": Squares()}, "example 3 is not an"),
         (Odd(), [0] * 4 + [1] * 3 + [0] * 23, {"test": Squares()}, "example 5 has the shape"),

@@ -129,7 +129,10 @@ def test_every_method_runs_with_every_strategy(folder, method):
         (["run", "nowhere.py"], "there is no file nowhere.py"),
         (["run", "mine.py:missing"], "mine.py has no function missing()"),
         (["run", "mine.py:wrong"], "returned a int, not a fjord.Experiment"),
-        (["run", "unknown"], "known: demo, theorem1, or a file such as mine.py:recipe"),
+        (
+            ["run", "unknown"],
+            "known: demo, cifar10, femnist, femnist-digits, emnist-skewed, shakespeare, theorem1, or a file such",
+        ),
         (["run", "mine.py", "--set", "lr"], "--set lr: write it as key=value"),
         (["run", "mine.py", "--set", "lr=fast"], "--set lr=fast"),
         (["run", "mine.py", "--set", "model=x"], "--set model: there is no such setting; known: method, widths"),

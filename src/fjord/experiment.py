@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -264,8 +264,9 @@ def _set_option(data: Callable[[int], FederatedData], key: str, text: str) -> Ca
             f"--set data.{key}: the recipe's data has no such option; it has: {', '.join(known) or 'none'}"
         )
     kind = signature.parameters[key].annotation
+    kinds = [k for k in (int, float, Fraction) if k in (kind, *get_args(kind))]  # such as int | None
     try:
-        options[key] = kind(text) if kind in (int, float, Fraction) else text
+        options[key] = None if text == "none" else kinds[0](text) if kinds else text
     except (ValueError, ZeroDivisionError) as error:
         raise ValueError(f"--set data.{key}={text}: {error}") from None
     first = [options.pop(name) for name in known[:seed]]

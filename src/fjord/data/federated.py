@@ -104,10 +104,15 @@ def partition(
     if len(counts) == 0 or int(counts.min()) == 0:
         empty = int(counts.argmin()) if len(counts) else 0
         raise ValueError(f"clients: client {empty} has no examples; number the clients from 0 without a gap")
-    rows = clients.argsort(stable=True).split(counts.tolist())
+    rows = rows_of(clients)
     owners = torch.full((len(test[0]),), -1) if test_clients is None else test_clients
     _demand_numbers("test_clients", owners, -1, len(rows) - 1)
     return Partitioned(inputs, targets, rows, TestSet(test[0], _wide(test[1]), owners, prepare), prepare)
+
+
+def rows_of(clients: Tensor) -> tuple[Tensor, ...]:
+    """Return the examples of each client, in order."""
+    return clients.argsort(stable=True).split(torch.bincount(clients).tolist())
 
 
 def _wide(targets: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fjord.data.federated import Batch, Generated, Prepare, TestSet, as_is
+from fjord.data.federated import Batch, Generated, Prepare, TestSet, as_is, rows_of
 from fjord.seeding import derive
 
 
@@ -17,7 +17,7 @@ def federate(
     clients: Iterable[Hashable],
     test: Any = None,
     *,
-    held_out: Fraction | str = "1/10",
+    test_share: Fraction | str = "1/10",
     prepare: Prepare = as_is,
     remembered: int = 512,
     seed: int = 0,
@@ -34,41 +34,43 @@ def federate(
         raise ValueError(f"clients: {len(names)} clients for {len(dataset)} examples; give one for each")
     if not names:
         raise ValueError("dataset: there is no example")
-    rows: dict[Hashable, list[int]] = {}
-    for row, name in enumerate(names):
-        rows.setdefault(name, []).append(row)
+    numbers = {name: client for client, name in enumerate(dict.fromkeys(names))}
+    owner = torch.tensor([numbers[name] for name in names])
     if test is None:
-        share = _share(held_out)
-        cut = {name: _divided(mine, share, seed, name) for name, mine in rows.items()}
-        rows = {name: train for name, (train, _) in cut.items()}
-        kept = [(i, row) for i, (_, out) in enumerate(cut.values()) for row in out]
-        if not kept:
+        held = held_out(owner, [str(name) for name in numbers], seed, _share(test_share))
+        if not held.any():
             raise ValueError("test: no client has two examples, so none can be held out; give a test dataset")
-        tested, owners = _stacked(dataset, [row for _, row in kept]), torch.tensor([i for i, _ in kept])
+        tested, owners = _stacked(dataset, held.nonzero()[:, 0].tolist()), owner[held]
     else:
+        held = torch.zeros(len(owner), dtype=torch.bool)
         tested, owners = _stacked(test, range(len(test)), "test"), torch.full((len(test),), -1)
-    own = list(rows.values())
+    own = [rows[~held[rows]].tolist() for rows in rows_of(owner)]
     make = partial(_of_client, dataset, own)
     return Generated(len(own), make, TestSet(*tested, owners, prepare), remembered, prepare)
+
+
+def held_out(clients: Tensor, names: Sequence[str], seed: int, share: Fraction = Fraction(1, 10)) -> Tensor:
+    """Say which examples are held out: a share of each client's, at least one of two or more, chosen by its name."""
+    held = torch.zeros(len(clients), dtype=torch.bool)
+    for name, rows in zip(names, rows_of(clients), strict=True):
+        generator = torch.Generator().manual_seed(derive(seed, "held out", name))
+        count = max(1, int(share * len(rows))) if len(rows) > 1 else 0
+        held[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
+    return held
 
 
 def _of_client(dataset: Any, rows: Sequence[Sequence[int]], client_id: int) -> Batch:
     return _stacked(dataset, rows[client_id])
 
 
-def _share(held_out: Fraction | str) -> Fraction:
-    share = Fraction(str(held_out))
+def _share(test_share: Fraction | str) -> Fraction:
+    try:
+        share = Fraction(str(test_share))
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(0)
     if not 0 < share < 1:
-        raise ValueError(f"held_out={held_out} must lie between 0 and 1")
+        raise ValueError(f"test_share={test_share} must lie between 0 and 1, such as '1/10'")
     return share
-
-
-def _divided(rows: list[int], share: Fraction, seed: int, name: Hashable) -> tuple[list[int], list[int]]:
-    """Return what a client trains on and what it holds out, both in order."""
-    count = 0 if len(rows) < 2 else min(max(1, round(share * len(rows))), len(rows) - 1)
-    generator = torch.Generator().manual_seed(derive(seed, "held out", str(name)))
-    out = set(torch.randperm(len(rows), generator=generator)[:count].tolist())
-    return [r for i, r in enumerate(rows) if i not in out], [r for i, r in enumerate(rows) if i in out]
 
 
 def _stacked(dataset: Any, rows: Sequence[int], name: str = "dataset") -> Batch:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._dynamo  # torch.export loads it on its first call, which would make that one call slow
 from torch import Tensor, nn
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node

@@ -15,8 +15,8 @@ from fjord.evaluate import Tested, examine
 from fjord.local import Task, Trainer, Update
 from fjord.width import Width
 
-BATCH = 256
-"""Examples per forward pass in a test: fixed, as sums depend on it."""
+BATCH = 64
+"""Examples per forward pass in a test: what stays in a core's cache. Fixed, as sums depend on it."""
 
 
 class InProcess:

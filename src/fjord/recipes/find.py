@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fjord.experiment import Experiment, set_field
+from fjord.recipes import paper
 from fjord.recipes.demo import demo
 
-RECIPES: dict[str, Callable[[], Experiment]] = {"demo": demo}
+RECIPES: dict[str, Callable[[], Experiment]] = {"demo": demo, **paper.RECIPES}
 
 
 def find_recipe(name: str) -> Callable[[], Experiment]:

@@ -1,0 +1,121 @@
+"""The paper's tasks from the command line: on small folders everywhere, on real data where FJORD_DATA has it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fjord.data.cifar10 import PREPARE
+from fjord.data.federated import Generated, TestSet
+from fjord.elastic.elasticize import elasticize
+from fjord.local import LocalTraining, Trainer
+from fjord.models import cifar_resnet18
+from fjord.objective import plain
+from fjord.recipes.paper import RECIPES
+from fjord.seeding import derive
+from folders import needs, pictures, small_cifar, small_femnist, write
+
+SHORT = ["num_rounds=3", "eval_every=2", "cohort_size=3", "max_local_steps=2", "widths=1/5,2/5"]
+
+
+def fjord(folder: Path, *arguments: str) -> str:
+    """Run a command as a user does, in a folder of its own."""
+    command = [sys.executable, "-m", "fjord.cli", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run(folder: Path, recipe: str, *settings: str) -> list[dict]:
+    """Run a recipe, shortened, and return its metrics."""
+    fjord(folder, "run", recipe, *(f"--set={s}" for s in (*SHORT, *settings)), "--output", recipe, "--no-page")
+    return [json.loads(line) for line in (folder / recipe / "metrics.jsonl").read_text().splitlines()]
+
+
+def small_emnist(folder: Path) -> Path:
+    write(folder, "test", image=pictures(6, 28, 28, seed=1), label=[5, 4, 3, 2, 1, 0])
+    return write(folder, image=pictures(60, 28, 28), label=[i % 62 for i in range(60)])
+
+
+def small_plays(folder: Path) -> Path:
+    folder.mkdir()
+    roles = [{"client": f"r{i}", "speeches": [["To be", "or not"], ["that is"], ["the"]]} for i in range(12)]
+    (folder / "roles.jsonl").write_text("".join(json.dumps(role) + "\n" for role in roles))
+    return folder
+
+
+TINY = {
+    "cifar10": (small_cifar, ["data.num_clients=8"]),
+    "femnist": (small_femnist, []),
+    "femnist-digits": (small_femnist, []),
+    "emnist-skewed": (small_emnist, ["data.num_clients=10", "data.partition=iid"]),
+    "shakespeare": (small_plays, ["data.max_clients=9"]),
+}
+
+
+@pytest.mark.parametrize("recipe", TINY)
+def test_each_task_runs_from_a_folder(tmp_path, monkeypatch, recipe):
+    monkeypatch.setenv("FJORD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    make, settings = TINY[recipe]
+    source = make(tmp_path / "source")
+    rows = run(tmp_path, recipe, f"data.source={source}", *settings)
+    assert len(rows) == 3
+    assert all(row["examples"] > 0 and not row["dropped"] for row in rows)
+    assert set(rows[-1]["scores"]) == {"1/5", "2/5"}
+    shown = fjord(tmp_path, "data", recipe, f"--set=data.source={source}", *(f"--set={s}" for s in settings))
+    assert {"cifar10": "8", "emnist-skewed": "10", "shakespeare": "9"}.get(recipe, "clients") in shown
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param("cifar10", marks=needs("cifar10")),
+        pytest.param("femnist-digits", marks=needs("femnist_digits")),
+        pytest.param("emnist-skewed", marks=needs("emnist_byclass")),
+        pytest.param("shakespeare", marks=needs("shakespeare")),
+    ],
+)
+def test_each_task_runs_on_real_data(tmp_path, decoded, monkeypatch, recipe):
+    monkeypatch.setenv("FJORD_CACHE", str(decoded))
+    rows = run(tmp_path, recipe, "widths=1/5")
+    assert [row["round"] for row in rows] == [0, 1, 2]
+    assert rows[-1]["scores"]["1/5"]["loss"] < 6
+    assert "FJORD_DATA" in os.environ
+
+
+def test_a_resumed_run_finds_a_folder_named_from_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("FJORD_CACHE", str(tmp_path / "cache"))
+    small_plays(tmp_path / "plays")
+    run(tmp_path, "shakespeare", "data.source=plays")
+    (tmp_path / "elsewhere").mkdir()
+    assert "perplexity" in fjord(tmp_path / "elsewhere", "run", "--resume", str(tmp_path / "shakespeare"), "--no-page")
+
+
+def test_a_client_sees_augmented_images_by_name_and_tests_see_the_centre():
+    images, labels = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8), torch.zeros(5, dtype=torch.long)
+    test = TestSet(images, labels, torch.full((5,), -1), PREPARE)
+    data = Generated(1, lambda client: (images, labels), test, prepare=PREPARE)
+    model = elasticize(cifar_resnet18(), test.batch(0, 2)[0], widths=["1/5"])
+    trainer = Trainer(model, data, LocalTraining(plain(), batch_size=3, epochs=2), seed=4)
+    found = [x for x, _ in trainer._batches(images, labels, 77)]
+    for epoch in range(2):
+        order = torch.randperm(5, generator=torch.Generator().manual_seed(derive(77, "order", epoch)))
+        augment = torch.Generator().manual_seed(derive(77, "augment", epoch))
+        for seen, rows in zip(found[2 * epoch : 2 * epoch + 2], order.split(3), strict=True):
+            assert torch.equal(seen, PREPARE(images[rows], augment))
+    assert not torch.equal(found[0], found[2])
+    assert torch.equal(test.batch(1, 3)[0], PREPARE(images[1:3], None))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_wrong_option_of_the_data_is_refused_with_those_there_are(tmp_path, recipe):
+    command = [sys.executable, "-m", "fjord.cli", "run", recipe, "--set", "data.color=red"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "data.color: the recipe's data has no such option; it has: source" in done.stderr
+    assert list(tmp_path.iterdir()) == []
