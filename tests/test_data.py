@@ -1,5 +1,8 @@
 """Federated data: partitions of tensors, clients made on demand, and the writers of the demo."""
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -290,3 +293,31 @@ def test_a_dataset_that_does_not_fit_is_refused_in_words(dataset: object, client
 
     with pytest.raises(ValueError, match=named):
         all_read()
+
+
+@pytest.mark.parametrize("clients", [[[1], [2]] * 15, torch.zeros(30, 2), 3, [float("nan")] * 30, [{}] * 30])
+def test_clients_that_cannot_be_told_apart_are_refused_in_words(clients: object) -> None:
+    with pytest.raises(ValueError, match="clients: "):
+        federate(Squares(), clients)
+
+
+class Restless(Squares):
+    """Transforms of all kinds: torch's, NumPy's and Python's chance, and a network's output."""
+
+    def __getitem__(self, row: int) -> tuple[torch.Tensor, np.ndarray]:
+        noise = torch.rand(1) + random.random() + float(np.random.random())  # noqa: NPY002
+        return torch.ones(2, requires_grad=True) * noise, np.array(row % 3, dtype=np.uint16)
+
+
+def test_a_client_is_read_the_same_way_whoever_was_read_before() -> None:
+    def read(client: int) -> torch.Tensor:
+        torch.manual_seed(client)
+        return federate(Restless(), [i % 5 for i in range(30)], test=Squares(), remembered=0).examples(client)[0]
+
+    first = [read(client) for client in range(5)]
+    state = random.getstate()
+    again = [read(client) for client in reversed(range(5))]
+    assert random.getstate() == state
+    assert all(torch.equal(a, b) for a, b in zip(first, reversed(again), strict=True))
+    inputs, targets = federate(Restless(), [0] * 30, test=Squares()).examples(0)
+    assert (inputs.requires_grad, targets.dtype) == (False, torch.int64)

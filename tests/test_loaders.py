@@ -186,7 +186,10 @@ BROKEN = png()[:200] + b"\0\0\0\0" + png()[204:]
         ({"img": [*pictures(39, 32, 32, 3), *pictures(1, 28, 32, 3)]}, r"row 39: the image is RGB of 32x28; it must"),
         ({"img": pictures(40, 32, 32)}, r"column 'img', row 0: the image is L of 32x32; it must be RGB of 32x32"),
         ({"img": [*pictures(7, 32, 32, 3), *[None] * 33]}, r"column 'img', row 7: there is no image"),
-        ({"img": [*pictures(3, 32, 32, 3), *[{"bytes": b"no"}] * 37]}, r"\(train\), column 'img', row 3: cannot ident"),
+        (
+            {"img": [*pictures(3, 32, 32, 3), *[{"bytes": b"no"}] * 37]},
+            r"\(train\), column 'img', row 3: this is not an image",
+        ),
         ({"img": [*pictures(4, 32, 32, 3), *[{"bytes": BROKEN}] * 36]}, r"\(train\), column 'img', row 4: "),
         ({"img": [*pictures(2, 32, 32, 3), *[{"bytes": png()[:300]}] * 38]}, r"column 'img', row 2: "),
     ],
@@ -196,6 +199,17 @@ def test_a_wrong_row_is_named(tmp_path: Path, changed: dict, named: str) -> None
     with pytest.raises(ValueError, match=named) as caught:
         cifar10.load(str(folder), num_clients=2)
     assert str(folder) in str(caught.value)
+
+
+def test_an_empty_split_or_one_of_other_columns_is_named(tmp_path: Path) -> None:
+    folder = small_cifar(tmp_path / "data")
+    table = pq.read_table(folder / "train-00000-of-00001.parquet")
+    pq.write_table(table.slice(0, 0), folder / "train-00000-of-00001.parquet")
+    with pytest.raises(ValueError, match=r"train-00000-of-00001.parquet: there are no rows in it"):
+        cifar10.load(str(folder), num_clients=1)
+    pq.write_table(table.rename_columns(["img", "digit"]), folder / "train-00000-of-00001.parquet")
+    with pytest.raises(ValueError, match=r"parquet: its columns are .*digit \(int64\); those of other files are"):
+        cifar10.load(str(folder), num_clients=1)
 
 
 def test_a_wrong_column_is_named_with_those_there_are(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Workers: results in order, whatever the sizes of messages, who is slow and who dies."""
 
+import multiprocessing
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -89,5 +91,77 @@ def test_jobs_are_made_only_a_little_ahead() -> None:
     try:
         for taken, _ in enumerate(pool.map("same", payloads())):
             assert len(made) <= taken + 1 + 3 * 2 + 3
+    finally:
+        pool.close()
+
+
+def slow(number: object) -> object:
+    time.sleep(0.02)
+    return number
+
+
+@pytest.mark.parametrize("how", ["left", "failed", "raised"])
+def test_results_of_jobs_that_nobody_waits_for_are_given_to_nobody(how: str) -> None:
+    def breaking(number: object) -> object:
+        if number == "bad":
+            raise KeyError(number)
+        return slow(number)
+
+    def payloads():
+        yield from ["old0", "old1", "old2"]
+        if how == "raised":
+            raise OverflowError
+        yield from ["bad" if how == "failed" else "old3", "old4", "old5"]
+
+    pool = Pool({"same": breaking}, 2)
+    try:
+        first = pool.map("same", payloads())
+        if how == "left":
+            assert next(first) == "old0"
+            first.close()
+        else:
+            with pytest.raises(WorkerError if how == "failed" else OverflowError):
+                list(first)
+        assert list(pool.map("same", [f"new{i}" for i in range(7)])) == [f"new{i}" for i in range(7)]
+    finally:
+        pool.close()
+
+
+def test_a_second_map_must_wait_for_the_first() -> None:
+    pool = Pool({"same": slow}, 2)
+    try:
+        first = pool.map("same", range(9))
+        next(first)
+        with pytest.raises(WorkerError, match="at work on other jobs"):
+            next(pool.map("same", range(3)))
+        assert list(first) == list(range(1, 9))
+    finally:
+        pool.close()
+
+
+def test_small_pipes_do_not_make_both_sides_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = multiprocessing.get_context("fork").Pipe
+
+    def small_pipe() -> tuple:
+        ends = make()
+        for end in ends:
+            with socket.socket(fileno=os.dup(end.fileno())) as pipe:
+                pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return ends
+
+    monkeypatch.setattr(multiprocessing.get_context("fork"), "Pipe", small_pipe)
+    pool = Pool({"grow": lambda values: np.tile(values, 20)}, 2)
+    try:
+        found = list(pool.map("grow", (np.arange(12_000.0) + i for i in range(12))))
+        assert [float(f[0]) for f in found] == list(range(12))
+    finally:
+        pool.close()
+
+
+def test_a_result_that_cannot_be_sent_is_an_error_of_the_job() -> None:
+    pool = Pool({"make": lambda number: lambda: number}, 2)
+    try:
+        with pytest.raises(WorkerError, match="pickle"):
+            list(pool.map("make", range(2)))
     finally:
         pool.close()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from fjord.elastic.elasticize import elasticize
 from fjord.local import LocalTraining, Trainer
 from fjord.models import cifar_resnet18
 from fjord.objective import plain
+from fjord.recipes.find import apply_settings
 from fjord.recipes.paper import RECIPES
 from fjord.seeding import derive
 from folders import needs, pictures, small_cifar, small_femnist, write
@@ -119,3 +121,31 @@ def test_a_wrong_option_of_the_data_is_refused_with_those_there_are(tmp_path, re
     assert done.returncode == 2
     assert "data.color: the recipe's data has no such option; it has: source" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_goes_on_only_with_the_data_it_began_with(tmp_path, monkeypatch):
+    monkeypatch.setenv("FJORD_CACHE", str(tmp_path / "cache"))
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        small_plays(tmp_path / name / "shakespeare")
+    changed = tmp_path / "other" / "shakespeare" / "roles.jsonl"
+    changed.write_text(changed.read_text().replace("To be", "Be to"))
+    monkeypatch.setenv("FJORD_DATA", str(tmp_path / "one"))
+    run(tmp_path, "shakespeare")
+    command = [sys.executable, "-m", "fjord.cli", "run", "--resume", "shakespeare", "--no-page"]
+    for root, fine in (("one", True), ("other", False)):
+        monkeypatch.setenv("FJORD_DATA", str(tmp_path / root))
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == fine
+    assert "was begun with data_digest=" in done.stderr
+
+
+def test_the_options_of_the_data_are_shown_and_kept_to_their_types(tmp_path, monkeypatch):
+    monkeypatch.setenv("FJORD_CACHE", str(tmp_path / "cache"))
+    assert re.search(r"data.partition +│ iid ", fjord(tmp_path, "show", "cifar10"))
+    assert re.search(
+        r"data.max_clients +│ null ", fjord(tmp_path, "show", "shakespeare", "--set=data.max_clients=none")
+    )
+    for setting in ("data.partition=none", "data.partition=dirichlet", "data.num_clients=none", "data.source="):
+        with pytest.raises(ValueError, match=setting.split("=")[0].removeprefix("data.")):
+            apply_settings(RECIPES["cifar10"](), [f"data.source={small_cifar(tmp_path / 'c')}", setting]).data(0)

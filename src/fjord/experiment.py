@@ -231,7 +231,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Method):
         return value.name
     if isinstance(value, partial):
-        return {"function": _plain(value.func), "arguments": _plain(value.args), "keywords": _plain(value.keywords)}
+        given = inspect.signature(value.func).bind_partial(*value.args, **value.keywords)
+        given.apply_defaults()
+        return {"function": _plain(value.func), **{k: _plain(v) for k, v in given.arguments.items() if k != "seed"}}
     if isinstance(value, Fraction | WidthSpace | PurePath) or is_dataclass(value):
         return str(value)
     return getattr(value, "__qualname__", type(value).__qualname__)  # never an address in memory
@@ -266,7 +268,8 @@ def _set_option(data: Callable[[int], FederatedData], key: str, text: str) -> Ca
     kind = signature.parameters[key].annotation
     kinds = [k for k in (int, float, Fraction) if k in (kind, *get_args(kind))]  # such as int | None
     try:
-        options[key] = None if text == "none" else kinds[0](text) if kinds else text
+        none = text == "none" and type(None) in get_args(kind)
+        options[key] = None if none else kinds[0](text) if kinds else text
     except (ValueError, ZeroDivisionError) as error:
         raise ValueError(f"--set data.{key}={text}: {error}") from None
     first = [options.pop(name) for name in known[:seed]]

@@ -42,6 +42,8 @@ def run(
     models = experiment.federations()
     first = next(models)  # what is wrong with an experiment shows before a folder is made for it
     config["targets"] = [str(target) for target in first.targets]
+    if digest := getattr(first.data, "digest", ""):
+        config["data_digest"] = digest
     if resume:
         runner.resume(config)
     else:

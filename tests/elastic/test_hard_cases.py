@@ -378,3 +378,25 @@ def test_a_constant_of_the_graph_survives():
 def test_an_example_too_small_to_train_on_does_not_matter():
     net = nn.Sequential(nn.Conv2d(3, 10, 8), nn.BatchNorm2d(10), nn.Flatten(), nn.Dropout(0.5), nn.Linear(10, 3))
     assert fjord.elasticize(net, randn(1, 3, 8, 8)).cut("2/5")[0].out_channels == 4
+
+
+@pytest.mark.parametrize("hidden", [3, 4, 5])
+def test_an_lstm_cut_to_one_unit_a_gate_trains(hidden):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(4, hidden, batch_first=True), nn.Linear(hidden, 2)
+
+        def forward(self, x):
+            return self.head(self.lstm(x)[0])
+
+    model = fjord.elasticize(Net(), torch.randn(2, 3, 4))
+    view = model.view(fjord.parse_width("1/5"))
+    assert not any(p.tensor.data_ptr() == p.source.data_ptr() for p in view.copies)
+    stepper = fjord.SlicedOptimizer(model, partial(torch.optim.SGD, lr=0.1))
+    widths = fjord.parse_width("1/5"), fjord.parse_width("1")
+    batch = torch.randn(6, 3, 4), torch.randint(0, 2, (6, 3))
+    losses = [
+        float(fjord.train_step(model, stepper, fjord.self_distillation(), batch, widths).detach()) for _ in range(8)
+    ]
+    assert losses[-1] < losses[0]

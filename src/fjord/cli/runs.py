@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fjord.cli.display import Display, results_table, warnings_of
 from fjord.experiment import Experiment
@@ -129,8 +130,11 @@ def show(recipe: Recipe, settings: Settings = None) -> None:
     else:
         config = apply_settings(find_recipe(recipe)(), settings or []).config()
     table = Table("setting", "value", title=recipe)
+    options = config.get("data")
+    if isinstance(options, dict):  # under the names that --set takes
+        config = {**config, "data": options.pop("function"), **{f"data.{k}": v for k, v in options.items()}}
     for key, value in config.items():
-        table.add_row(key, value if isinstance(value, str) else json.dumps(value))
+        table.add_row(key, Text(value if isinstance(value, str) else json.dumps(value)))
     out.print(table)
 
 

@@ -26,7 +26,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fjord"
 
 
-def cached(name: str, key: Mapping[str, Any], build: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+class Cached(dict[str, Tensor]):
+    """Tensors by name, and the digest of them all."""
+
+    digest = ""
+
+
+def cached(name: str, key: Mapping[str, Any], build: Callable[[], dict[str, Tensor]]) -> Cached:
     """Return the tensors that `build` makes, from the file of an earlier call with an equal key if there is one.
 
     The key is plain data that says everything the tensors depend on. The tensors are mapped from the file, and
@@ -51,7 +57,7 @@ class _Corrupt(Exception):
     """A file is not what was written."""
 
 
-def _open(path: Path, key: str) -> dict[str, Tensor]:
+def _open(path: Path, key: str) -> Cached:
     if not path.is_file():
         raise FileNotFoundError(path)
     try:
@@ -60,9 +66,11 @@ def _open(path: Path, key: str) -> dict[str, Tensor]:
         raise _Corrupt(str(error)) from error
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error}); FJORD_CACHE names another folder") from error
-    if metadata.get("key") != key or metadata.get("digest") != digest(tensors):
+    found = Cached(tensors)
+    found.digest = digest(tensors)
+    if metadata.get("key") != key or metadata.get("digest") != found.digest:
         raise _Corrupt(f"{path}: its content does not fit its digest")
-    return tensors
+    return found
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

@@ -26,9 +26,9 @@ def load(
     """
     key = fingerprint(find_source(source, "cifar10", HUB))
     found = cached("cifar10", {**key, "version": 1}, lambda: _decode(key["source"]))
-    clients = assigned(key, found["train_labels"], partition, num_clients, seed)
+    clients = assigned(found, found["train_labels"], partition, num_clients, seed)
     train, test = ((found[f"{split}_images"], found[f"{split}_labels"]) for split in ("train", "test"))
-    return federated.partition(train, clients, test, prepare=PREPARE)
+    return federated.partition(train, clients, test, prepare=PREPARE, digest=found.digest)
 
 
 def _decode(source: str) -> dict[str, Tensor]:

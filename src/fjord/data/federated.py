@@ -71,6 +71,8 @@ class Partitioned:
     """The examples of each client."""
     test: TestSet
     prepare: Prepare = as_is
+    digest: str = ""
+    """Tells these examples from others; a run goes on only with the data it began with."""
 
     @property
     def num_clients(self) -> int:
@@ -79,11 +81,11 @@ class Partitioned:
 
     def examples(self, client_id: int) -> Batch:
         """Return the training examples of one client."""
-        return self.inputs[self.rows[client_id]], _wide(self.targets[self.rows[client_id]])
+        return self.inputs[self.rows[client_id]], wide(self.targets[self.rows[client_id]])
 
     def union(self) -> Batch:
         """Return the training examples of all clients: the dataset of training that is not federated."""
-        return self.inputs, _wide(self.targets)
+        return self.inputs, wide(self.targets)
 
 
 def partition(
@@ -93,6 +95,7 @@ def partition(
     test_clients: Tensor | None = None,
     *,
     prepare: Prepare = as_is,
+    digest: str = "",
 ) -> Partitioned:
     """Make a federated dataset of tensors and a client number, from 0 on, for each training example."""
     inputs, targets = train
@@ -107,7 +110,7 @@ def partition(
     rows = rows_of(clients)
     owners = torch.full((len(test[0]),), -1) if test_clients is None else test_clients
     _demand_numbers("test_clients", owners, -1, len(rows) - 1)
-    return Partitioned(inputs, targets, rows, TestSet(test[0], _wide(test[1]), owners, prepare), prepare)
+    return Partitioned(inputs, targets, rows, TestSet(test[0], wide(test[1]), owners, prepare), prepare, digest)
 
 
 def rows_of(clients: Tensor) -> tuple[Tensor, ...]:
@@ -115,7 +118,7 @@ def rows_of(clients: Tensor) -> tuple[Tensor, ...]:
     return clients.argsort(stable=True).split(torch.bincount(clients).tolist())
 
 
-def _wide(targets: Tensor) -> Tensor:
+def wide(targets: Tensor) -> Tensor:
     """Return class numbers, which may be stored in a byte, as losses take them."""
     return targets if targets.is_floating_point() else targets.long()
 

@@ -44,9 +44,9 @@ def load_skewed(
     """
     key = fingerprint(find_source(source, "emnist_byclass", None))
     found = cached("emnist", {**key, "version": 1}, lambda: _decode_skewed(key["source"]))
-    clients = assigned(key, found["train_labels"], partition, num_clients, seed)
+    clients = assigned(found, found["train_labels"], partition, num_clients, seed)
     train, test = ((found[f"{split}_images"], found[f"{split}_labels"]) for split in ("train", "test"))
-    return federated.partition(train, clients, test, prepare=Scale())
+    return federated.partition(train, clients, test, prepare=Scale(), digest=found.digest)
 
 
 def _decode_skewed(source: str) -> dict[str, Tensor]:
@@ -61,7 +61,9 @@ def _of_writers(source: str, split_seed: int) -> federated.Partitioned:
     key = fingerprint(source)
     found = cached("femnist", {**key, "split_seed": split_seed, "version": 1}, lambda: _decode(source, split_seed))
     train, test = ([found[f"{part}_{name}"] for name in ("images", "labels", "clients")] for part in ("train", "test"))
-    return federated.partition((train[0], train[1]), train[2], (test[0], test[1]), test[2], prepare=Scale())
+    return federated.partition(
+        (train[0], train[1]), train[2], (test[0], test[1]), test[2], prepare=Scale(), digest=found.digest
+    )
 
 
 def _decode(source: str, split_seed: int) -> dict[str, Tensor]:

@@ -47,9 +47,13 @@ def _encoded(table: Any, column: str, where: str) -> Any:
 
 def _decoded(cell: dict[str, Any] | None, shape: tuple[int, int, int]) -> np.ndarray[Any, Any]:
     """Return one image as (channels, height, width)."""
-    if cell is None:
+    if cell is None or (cell["bytes"] is None and cell["path"] is None):
         raise ValueError("there is no image")
-    picture = library("PIL.Image").open(cell["path"] if cell["bytes"] is None else io.BytesIO(cell["bytes"]))
+    pillow = library("PIL.Image")
+    try:
+        picture = pillow.open(cell["path"] if cell["bytes"] is None else io.BytesIO(cell["bytes"]))
+    except pillow.UnidentifiedImageError:
+        raise ValueError("this is not an image of a known format") from None
     channels, height, width = shape
     if picture.mode != MODES[channels] or picture.size != (width, height):
         given = f"{picture.mode} of {picture.size[0]}x{picture.size[1]}"

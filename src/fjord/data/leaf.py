@@ -51,7 +51,10 @@ def leaf_users(file: Path) -> Iterator[tuple[str, list[Any], list[Any], str]]:
     data = content.get("user_data") if isinstance(content, dict) else None
     if not isinstance(data, dict) or not data:
         raise ValueError(f'{file}: there is no user in it; LEAF\'s JSON has "users" and "user_data"')
-    if unlike := sorted(set(content.get("users", data)) ^ set(data)):
+    users = content.get("users", list(data))
+    if not isinstance(users, list) or not all(isinstance(user, str) for user in users):
+        raise ValueError(f'{file}: "users" must be a list of names, not {users!r}')
+    if unlike := sorted(set(users) ^ set(data)):
         raise ValueError(f'{file}, user {unlike[0]!r}: is not in both "users" and "user_data"')
     for user, own in data.items():
         x, y = (own.get("x"), own.get("y")) if isinstance(own, dict) else (None, None)

@@ -1,14 +1,16 @@
 """Any torch dataset with a client for each example, as a federated dataset."""
 
+import random
 from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fjord.data.federated import Batch, Generated, Prepare, TestSet, as_is, rows_of
+from fjord.data.federated import Batch, Generated, Prepare, TestSet, as_is, rows_of, wide
 from fjord.seeding import derive
 
 
@@ -27,9 +29,10 @@ def federate(
     Examples are read when their client takes part. Without a test dataset a share of each client's examples is held
     out: at least one, where the client has two or more. Clients are numbered in the order of their first example.
     """
-    names = [c.item() if isinstance(c, Tensor) else c for c in clients]
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise ValueError(f"dataset: a {type(dataset).__name__} has no length and items by number; a map-style one has")
+    _demand_map_style("dataset", dataset)
+    if test is not None:
+        _demand_map_style("test", test)
+    names = _names(clients)
     if len(names) != len(dataset):
         raise ValueError(f"clients: {len(names)} clients for {len(dataset)} examples; give one for each")
     if not names:
@@ -45,7 +48,7 @@ def federate(
         held = torch.zeros(len(owner), dtype=torch.bool)
         tested, owners = _stacked(test, range(len(test)), "test"), torch.full((len(test),), -1)
     own = [rows[~held[rows]].tolist() for rows in rows_of(owner)]
-    make = partial(_of_client, dataset, own)
+    make = partial(_of_client, dataset, own, seed)
     return Generated(len(own), make, TestSet(*tested, owners, prepare), remembered, prepare)
 
 
@@ -59,8 +62,33 @@ def held_out(clients: Tensor, names: Sequence[str], seed: int, share: Fraction =
     return held
 
 
-def _of_client(dataset: Any, rows: Sequence[Sequence[int]], client_id: int) -> Batch:
-    return _stacked(dataset, rows[client_id])
+def _of_client(dataset: Any, rows: Sequence[Sequence[int]], seed: int, client_id: int) -> Batch:
+    """Read a client's examples; transforms that draw from Python or NumPy draw the same in every process."""
+    before = random.getstate(), np.random.get_state()  # noqa: NPY002  # what transforms use
+    random.seed(derive(seed, "transforms", client_id))
+    np.random.seed(derive(seed, "transforms", client_id) % 2**32)  # noqa: NPY002
+    try:
+        return _stacked(dataset, rows[client_id])
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])  # noqa: NPY002
+
+
+def _demand_map_style(name: str, dataset: Any) -> None:
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise ValueError(f"{name}: a {type(dataset).__name__} has no length and items by number; a map-style one has")
+
+
+def _names(clients: Iterable[Hashable]) -> list[Hashable]:
+    """Return the client of each example as something that can be compared."""
+    try:
+        names = [c.item() if isinstance(c, Tensor | np.generic) else c for c in clients]
+        wrong = [name for name in names if hash(name) is None or name != name]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"clients: one name or number for each example is needed ({error})") from error
+    if wrong:
+        raise ValueError(f"clients: {wrong[0]} is nobody's name")
+    return names
 
 
 def _share(test_share: Fraction | str) -> Fraction:
@@ -82,13 +110,13 @@ def _stacked(dataset: Any, rows: Sequence[int], name: str = "dataset") -> Batch:
             if one.shape != first.shape:
                 shapes = f"{tuple(one.shape)}, that of example {rows[0]} {tuple(first.shape)}"
                 raise ValueError(f"{name}: the {what} of example {row} has the shape {shapes}; pad or crop them")
-    return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+    return torch.stack([x for x, _ in pairs]), wide(torch.stack([y for _, y in pairs]))
 
 
 def _pair(item: Any, row: int, name: str) -> Batch:
     try:
         inputs, target = item
-        return torch.as_tensor(inputs), torch.as_tensor(target)
+        return torch.as_tensor(inputs).detach(), torch.as_tensor(target).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"{name}: example {row} is not an (input, target) pair of tensors or numbers, such as a transform of "

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fjord.data.cache import cached
+from fjord.data.cache import Cached, cached
 from fjord.data.sources import library
 from fjord.seeding import derive
 
 ALLOWED = "iid, dirichlet-A with a number A such as dirichlet-0.5, shards-N with N shards for each client"
 
 
-def assigned(key: Mapping[str, Any], labels: Tensor, how: str, num_clients: int, seed: int) -> Tensor:
-    """Return what `assign` does, from the cache if this was done before for data of this key."""
+def assigned(data: Cached, labels: Tensor, how: str, num_clients: int, seed: int) -> Tensor:
+    """Return what `assign` does for labels of this data, from the cache if it was done before."""
     _parsed(how)
-    key = {**key, "how": how, "num_clients": num_clients, "seed": seed, "version": 1}
+    key = {"data": data.digest, "how": how, "num_clients": num_clients, "seed": seed, "version": 1}
     return cached("clients", key, lambda: {"clients": assign(labels, how, num_clients, seed)})["clients"]
 
 
@@ -58,7 +58,7 @@ def assign_by_name(names: Sequence[str]) -> tuple[Tensor, list[str]]:
 
 
 def _parsed(how: str) -> tuple[str, str]:
-    match = re.fullmatch(r"(iid)|(dirichlet)-(\d*\.?\d+)|(shards)-(\d+)", how)
+    match = re.fullmatch(r"(iid)|(dirichlet)-(\d*\.?\d+(?:e-?\d+)?)|(shards)-(\d+)", how)
     if match is None or not (match[1] or float(match[3] or match[5])):
         raise ValueError(f"partition={how!r} is not one of: {ALLOWED}")
     return match[1] or match[2] or match[4], match[3] or match[5] or ""

@@ -38,7 +38,9 @@ def load(
     key = {**fingerprint(place), **options}
     found = cached("shakespeare", key, lambda: _decoded(place, min_speeches, max_clients))
     train, test = ([found[f"{part}_{name}"] for name in ("inputs", "targets", "clients")] for part in ("train", "test"))
-    return partition((train[0], train[1]), train[2], (test[0], test[1]), test[2], prepare=as_numbers)
+    return partition(
+        (train[0], train[1]), train[2], (test[0], test[1]), test[2], prepare=as_numbers, digest=found.digest
+    )
 
 
 def as_numbers(inputs: Tensor, generator: torch.Generator | None) -> Tensor:

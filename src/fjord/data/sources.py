@@ -1,5 +1,6 @@
 """Where data comes from: a hub's name or a local folder, read through `datasets` by one code path."""
 
+import errno
 import importlib
 import os
 import re
@@ -22,6 +23,8 @@ RECIPES = {
 def find_source(source: str | None, name: str, hub: str | None) -> str:
     """Return the given source, else the folder `name` in FJORD_DATA if that is set, else the hub's name."""
     if source is not None:
+        if not source.strip():
+            raise ValueError("source is empty; give a folder or a hub's name, or leave it out")
         return source
     if root := os.environ.get("FJORD_DATA"):
         return _folder_in(Path(root).expanduser(), name)
@@ -109,6 +112,7 @@ def _reading(source: str) -> Iterator[tuple[Any, dict[str, str | None]]]:
     """Give `datasets` and what it takes for a source; its errors are said in terms of the source."""
     datasets, errors, arrow = library("datasets"), library("datasets.exceptions"), library("pyarrow")
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs stands in the error
     with tempfile.TemporaryDirectory(prefix="fjord-", ignore_cleanup_errors=True) as unpacked:
         try:
             yield datasets, _place(source, unpacked)
@@ -130,9 +134,20 @@ def _place(source: str, unpacked: str) -> dict[str, str | None]:
 
 def _unreadable(source: str, error: Exception) -> str:
     reason = error.__cause__ or error
+    if isinstance(reason, OSError) and reason.errno == errno.ENOSPC:
+        return (
+            f"source {source}: there is no space to unpack it in {tempfile.gettempdir()}; TMPDIR names another folder"
+        )
+    columns: dict[Path, list[str]] = {}
     for file in sorted(local_folder(source).rglob("*.parquet")) if is_local(source) else ():
         try:
-            library("pyarrow.parquet").read_table(file)
+            table = library("pyarrow.parquet").read_table(file)
         except (OSError, library("pyarrow").ArrowException) as fault:
             return f"{file}: this parquet file cannot be read, it may be damaged or cut short ({fault})"
+        if not len(table):
+            return f"{file}: there are no rows in it"
+        columns[file] = [f"{column.name} ({column.type})" for column in table.schema]
+    for file, own in columns.items():
+        if own != (first := columns[next(iter(columns))]):
+            return f"{file}: its columns are {', '.join(own)}; those of other files are {', '.join(first)}"
     return f"source {source}: cannot be read ({reason})"

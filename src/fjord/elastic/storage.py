@@ -69,11 +69,17 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
         save_file({k: t.detach().contiguous() for k, t in tensors.items()}, draft, metadata)
         with draft.open("rb") as file:
             os.fsync(file.fileno())  # a name must never stand for a file that a power cut left empty
+        draft.chmod(0o666 & ~_umask())  # safetensors leaves files to their owner alone
         os.replace(draft, path)
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
         raise ValueError(f"{path}: cannot be written: {error}") from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    os.umask(mask := os.umask(0))
+    return mask
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -31,7 +31,7 @@ class Part:
         cut = take(source.detach(), indices) if view is None else view
         shape = [n if i is None else len(i) for n, i in zip(source.shape, indices, strict=True)]
         if list(cut.shape) != shape:
-            cut = cut.reshape(shape)
+            cut = cut.reshape(shape).clone()  # runs of one unit: a view even then, but the part is a copy
         tensor = _like(source, cut)
         return cls(
             key, source, tensor, indices, tensor if cut is view else None if view is None else _like(source, view)

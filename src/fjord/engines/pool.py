@@ -3,8 +3,10 @@
 import gc
 import io
 import multiprocessing
+import os
 import pickle
 import signal
+import socket
 import sys
 import traceback
 from collections import deque
@@ -20,7 +22,7 @@ Handlers = dict[str, Callable[[Any], Any]]
 ATTEMPTS = 3
 """How many workers may die of one job before the run gives up."""
 SMALL = 1 << 17
-"""Messages up to this size go in one piece, and into the pipe of a busy worker, which holds more than that."""
+"""Messages up to this size go in one piece, and, if its pipe holds them, to a worker that is still busy."""
 Message = tuple[bytes, list[memoryview]]
 
 
@@ -31,8 +33,12 @@ class _Job:
     deaths: int = 0
 
     @property
+    def size(self) -> int:
+        return len(self.message[0]) + sum(map(len, self.message[1]))
+
+    @property
     def small(self) -> bool:
-        return len(self.message[0]) + sum(map(len, self.message[1])) <= SMALL
+        return self.size <= SMALL
 
 
 @dataclass
@@ -41,6 +47,15 @@ class _Worker:
     connection: Connection
     jobs: deque[_Job] = field(default_factory=deque)
     """The one it works on, and one that waits in its pipe."""
+    room: int = 0
+
+    def __post_init__(self) -> None:
+        with socket.socket(fileno=os.dup(self.connection.fileno())) as pipe:
+            self.room = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+    def has_room(self, job: _Job) -> bool:
+        """Say whether a job fits in the pipe while nobody reads it: else both sides might wait for each other."""
+        return 1.5 * job.size < self.room
 
 
 class WorkerError(ValueError):
@@ -61,10 +76,10 @@ class Pool:
         for _ in range(num_workers):
             self.workers.append(self._start())
 
-    def _start(self) -> _Worker:
+    def _start(self, without: _Worker | None = None) -> _Worker:
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
-        others = [worker.connection for worker in self.workers] + [ours]
+        others = [worker.connection for worker in self.workers if worker is not without] + [ours]
         process = context.Process(target=_serve, args=(theirs, others, self.handlers), daemon=True)
         process.start()
         theirs.close()
@@ -72,6 +87,23 @@ class Pool:
 
     def map(self, kind: str, payloads: Iterable[Any]) -> Iterator[Any]:
         """Yield the results in the order of the payloads; few are held at once, however many there are."""
+        if any(worker.jobs for worker in self.workers):
+            raise WorkerError("the pool is at work on other jobs, whose results are not all taken")
+        try:
+            yield from self._map(kind, payloads)
+        finally:
+            self._stop_unfinished()
+
+    def _stop_unfinished(self) -> None:
+        """Replace workers that are still at work for somebody who left: nobody may get their results."""
+        for place, worker in enumerate(self.workers):
+            if worker.jobs:
+                worker.process.kill()
+                worker.process.join()
+                worker.connection.close()
+                self.workers[place] = self._start(without=worker)
+
+    def _map(self, kind: str, payloads: Iterable[Any]) -> Iterator[Any]:
         jobs = (_Job(i, _packed((kind, payload))) for i, payload in enumerate(payloads))
         coming, results, wanted = deque(islice(jobs, 1)), dict[int, Any](), 0
         ahead = 3 * len(self.workers)  # one that takes long must not keep the others waiting
@@ -96,8 +128,9 @@ class Pool:
         The last jobs go to idle workers only, so that all end at the same time.
         """
         lengths = [len(worker.jobs) for worker in self.workers]
-        most = 1 if len(coming) > len(lengths) and coming[0].small else 0  # a large one would fill its pipe and wait
-        return lengths.index(min(lengths)) if min(lengths) <= most else None
+        place = lengths.index(min(lengths))
+        waits = len(coming) > len(lengths) and coming[0].small and self.workers[place].has_room(coming[0])
+        return place if lengths[place] <= waits else None
 
     def _give(self, place: int, job: _Job) -> None:
         self.workers[place].jobs.append(job)
@@ -156,7 +189,7 @@ def _serve(connection: Connection, others: list[Connection], handlers: Handlers)
     while True:
         try:
             kind, payload = _receive(connection)
-            _send(connection, _packed(_run(handlers[kind], payload)))
+            _send(connection, _run(handlers[kind], payload))
         except (EOFError, OSError):
             return
 
@@ -193,13 +226,13 @@ def _receive(connection: Connection) -> Any:
     return pickle.loads(blocks[0], buffers=blocks[1:])
 
 
-def _run(handler: Callable[[Any], Any], payload: Any) -> tuple[bool, Any]:
+def _run(handler: Callable[[Any], Any], payload: Any) -> Message:
     try:
-        return True, handler(payload)
+        return _packed((True, handler(payload)))
     except Exception as error:  # whatever it is, the main process has to hear of it
         where = "".join(f"{note}: " for note in getattr(error, "__notes__", []))
         trail = "" if raised_here(error) else "\n" + "".join(traceback.format_tb(error.__traceback__)).rstrip()
-        return False, where + traceback.format_exception_only(error)[0].strip() + trail
+        return _packed((False, where + traceback.format_exception_only(error)[0].strip() + trail))
 
 
 def raised_here(error: BaseException) -> bool:
