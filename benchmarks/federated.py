@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -325,6 +325,17 @@ def merge() -> None:
 # e. memory while merging
 
 
+@dataclass
+class Answering:
+    """In the place of a trainer: clients that send back what they got."""
+
+    model: ElasticModel
+
+    def __call__(self, task: Task) -> Update:
+        """Answer."""
+        return answer(task)
+
+
 class OneByOne:
     """An engine whose clients answer at once, one after the other."""
 
@@ -351,7 +362,9 @@ def peak(cohort: int, num_workers: int) -> float:
     """Return by how many models this process grows in a round; every client holds the whole model."""
     experiment = replace(resnet(2), cohort_size=cohort, data=partial(images, clients=cohort, examples=1), **ALL_WHOLE)
     federation = next(iter(experiment.federations()))
-    engine = InProcess(answer, federation.data.test, num_workers) if num_workers > 1 else OneByOne()
+    engine = OneByOne()
+    if num_workers > 1:
+        engine = InProcess(Answering(federation.model), federation.data.test, num_workers)
     with engine:
         ctypes.CDLL(None).malloc_trim(0)
         before = status("VmRSS")

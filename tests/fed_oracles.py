@@ -3,7 +3,7 @@
 import copy
 import random
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -234,7 +234,8 @@ class Serial:
     def train(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Any]]:
         for task in tasks:
             update = self.trainer(task)
-            self.tasks.append(task)
+            kept = {k: v.clone() for k, v in task.tensors.items()}  # what is sent are views of the model
+            self.tasks.append(replace(task, tensors=kept))
             self.updates.append(update)
             yield task, self.change(task, update) if self.change else update
 

@@ -125,7 +125,8 @@ def test_rounds_that_train_nothing_are_pointed_out(tmp_path):
 
 def test_settings_in_lists_and_dictionaries_are_written_down():
     made = experiment(data=partial(data, options={"alpha": [0.1, Path("x")]}), milestones=[0.5])
-    assert made.config()["data"]["keywords"] == {"options": {"alpha": [0.1, "x"]}}
+    assert made.config()["data"]["function"] == "data"
+    assert made.config()["data"]["options"] == {"alpha": [0.1, "x"]}
     assert made.config()["milestones"] == ["1/2"]
 
 

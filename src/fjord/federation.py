@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import lru_cache
 
 import torch
 
@@ -12,8 +11,8 @@ from fjord.check import fault_of
 from fjord.data.federated import FederatedData
 from fjord.devices.tiers import Devices
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import Indices, Kept
-from fjord.elastic.slice import places, taken
+from fjord.elastic.plan import Kept
+from fjord.elastic.slice import Places, taken
 from fjord.engines.base import Engine
 from fjord.evaluate import Score, Tested
 from fjord.local import LocalTraining, Task, Update, size
@@ -118,7 +117,7 @@ class Federation:
                 f"the largest ceiling is {strongest}"
             )
         self._shells = [width for width in self.space.widths if width <= self.target]
-        self._ordered_places = lru_cache(maxsize=64)(self._places)
+        self.places = Places(self.model)
 
     @property
     def targets(self) -> tuple[Width, ...]:
@@ -156,7 +155,7 @@ class Federation:
             chosen = self.method.select(self.model.plan, grant)
             held = {family.name: chosen[family.name] for family in self.model.plan.families}
             space = self.method.sample(grant)
-            where = self.places(held, space)
+            where = self.places(held, space.widths)
             scaffold = self.state.scaffold
             correction = scaffold.correction(client_id, held, where) if scaffold else {}
             lr = self.schedule.lr_at(round_index)
@@ -191,18 +190,6 @@ class Federation:
             )
         return self.space.upto(ceiling).largest
 
-    def places(self, held: Kept, space: WidthSpace) -> dict[str, Indices]:
-        """Return where a client's tensors lie in the model."""
-        units = tuple(len(u) if int(u[-1]) == len(u) - 1 else -1 for u in held.values())
-        if -1 in units:
-            return places(self.model, held, space.widths)
-        return self._ordered_places(units, space.widths)
-
-    def _places(self, units: tuple[int, ...], widths: tuple[Width, ...]) -> dict[str, Indices]:
-        names = [family.name for family in self.model.plan.families]
-        held = {name: torch.arange(count) for name, count in zip(names, units, strict=True)}
-        return places(self.model, held, widths)
-
     def _take_in(self, task: Task, reply: Update | str, merged: NestedMean, record: RoundRecord) -> None:
         """Check one reply; merge it, or drop and name it."""
         ceiling = self._ceiling(task.client_id, task.round_index)
@@ -212,7 +199,7 @@ class Federation:
         if fault or isinstance(reply, str):
             record.dropped[task.client_id] = str(fault)
             return
-        where = self.places(task.held, task.space)
+        where = self.places(task.held, task.space.widths)
         if isinstance(merged, NormalisedMean):
             merged.learn(task, reply, where)
         else:

@@ -35,6 +35,7 @@ class Task:
     space: WidthSpace
     """The widths it samples from; it holds all of them."""
     tensors: dict[str, Tensor]
+    """They may be views of the server's model, and are only read."""
     correction: dict[str, Tensor] = field(default_factory=dict)
     """Added to every gradient (SCAFFOLD)."""
 

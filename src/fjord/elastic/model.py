@@ -1,5 +1,6 @@
 """An elastic model: one set of full-size weights, and plain submodels of every width on them."""
 
+import mmap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -170,6 +171,17 @@ class ElasticModel:
         self._by_width.clear()
         return self
 
+    def share_memory(self) -> Self:
+        """Move all weights into memory that processes forked from now on share with this one.
+
+        The memory has no name in the file system: it is gone with the last process, however that ends.
+        """
+        self.sync()
+        self.tensors = {key: _shared(tensor) for key, tensor in self.tensors.items()}
+        self._views.clear()
+        self._by_width.clear()
+        return self
+
     def train(self, mode: bool = True) -> Self:
         """Put this model and its submodels in training mode."""
         self.training = mode
@@ -201,3 +213,10 @@ class ElasticModel:
         from fjord.elastic.summary import summarise
 
         return summarise(self)
+
+
+def _shared(tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor in shared memory, as the same kind of tensor."""
+    memory = mmap.mmap(-1, max(1, tensor.numel() * tensor.element_size()))
+    copy = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape).copy_(tensor.detach())
+    return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy

@@ -1,6 +1,7 @@
 """A device's part of an elastic model: the units it holds, and the submodels of every width it can carry on them."""
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -32,10 +33,27 @@ def places(model: ElasticModel, held: Kept, widths: Iterable[Width]) -> dict[str
     return found
 
 
+class Places:
+    """Where the tensors of devices lie in a model; what was asked for before is remembered, if it is leading units."""
+
+    def __init__(self, model: ElasticModel) -> None:
+        self.model = model
+        self._leading = lru_cache(maxsize=64)(self._of_leading)
+
+    def __call__(self, held: Kept, widths: tuple[Width, ...]) -> dict[str, Indices]:
+        """Return where each tensor of a device that holds these units lies."""
+        counts = tuple(len(u) if int(u[-1]) == len(u) - 1 else -1 for u in held.values())
+        return places(self.model, held, widths) if -1 in counts else self._leading(counts, widths)
+
+    def _of_leading(self, counts: tuple[int, ...], widths: tuple[Width, ...]) -> dict[str, Indices]:
+        names = [family.name for family in self.model.plan.families]
+        held = {name: torch.arange(count) for name, count in zip(names, counts, strict=True)}
+        return places(self.model, held, widths)
+
+
 def taken(model: ElasticModel, where: dict[str, Indices]) -> dict[str, Tensor]:
-    """Return copies of the tensors at these places: what is sent to a device."""
-    sliced = {key: take(model.tensors[key].detach(), i) for key, i in where.items()}
-    return {key: t.clone(memory_format=torch.contiguous_format) for key, t in sliced.items()}
+    """Return the tensors at these places, as long as the model does not change: views of it where units are leading."""
+    return {key: take(model.tensors[key].detach(), indices) for key, indices in where.items()}
 
 
 class Slice(ElasticModel):

@@ -10,13 +10,16 @@ from torch import Tensor
 
 from fjord.data.federated import TestSet
 from fjord.elastic.model import ElasticModel
+from fjord.elastic.slice import Places, taken
 from fjord.engines.pool import Pool
 from fjord.evaluate import Tested, examine
-from fjord.local import Task, Trainer, Update
+from fjord.local import Task, Trainer, Update, size
 from fjord.width import Width
 
 BATCH = 64
 """Examples per forward pass in a test: what stays in a core's cache. Fixed, as sums depend on it."""
+LARGE = 1 << 24
+"""From this size of a model on, in bytes, few updates wait for their turn: memory counts for more than waiting."""
 
 
 class InProcess:
@@ -33,6 +36,8 @@ class InProcess:
         """Start the workers."""
         torch.set_num_threads(1)
         if self.workers > 1:
+            self.trainer.model.share_memory()  # workers take their slices from it themselves
+            self.places = Places(self.trainer.model)
             self.pool = Pool({"train": self._train, "test": self._test}, self.workers)
         return self
 
@@ -54,21 +59,26 @@ class InProcess:
         def sending() -> Iterator[Packed]:
             for task in tasks:
                 sent.append(task)
-                yield Packed(task)
+                yield Packed(replace(task, tensors={}))
 
-        for reply in self.pool.map("train", sending()):
+        ahead = None if size(self.trainer.model.tensors) < LARGE else self.workers + 1
+        for reply in self.pool.map("train", sending(), ahead):
             yield sent.popleft(), reply.record
+            del reply  # or it would stay in memory while the next one comes
 
     def _train(self, job: "Packed") -> "Packed":
-        return Packed(self.trainer(job.record))
+        task: Task = job.record
+        tensors = taken(self.trainer.model, self.places(task.held, task.space.widths))
+        return Packed(self.trainer(replace(task, tensors=tensors)))
 
     def test(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, Tested]:
         """Score the model at each width; each worker takes every n-th batch."""
         widths = list(widths)
         if self.pool is None:
             return {w: Tested.joined(parts) for w, parts in examine(model, self.test_set, widths, BATCH).items()}
-        state = Packed(model.state_dict())
-        shares = list(self.pool.map("test", [(state, widths, i) for i in range(self.workers)]))
+        if model is not self.trainer.model:
+            raise ValueError("model: workers share the memory of the trainer's own model and can test no other")
+        shares = list(self.pool.map("test", [(widths, i) for i in range(self.workers)]))
         found: dict[Width, Tested] = {}
         for width in widths:
             parts = [share[width] for share in shares]
@@ -76,22 +86,19 @@ class InProcess:
             found[width] = Tested.joined([p[i] for i in range(longest) for p in parts if i < len(p)])
         return found
 
-    def _test(self, job: tuple["Packed", list[Width], int]) -> dict[Width, list[Tested]]:
-        state, widths, share = job
-        self.trainer.model.load_state_dict(state.record)
+    def _test(self, job: tuple[list[Width], int]) -> dict[Width, list[Tested]]:
+        widths, share = job
         return examine(self.trainer.model, self.test_set, widths, BATCH, share, self.workers)
 
 
 class Packed:
-    """A task or an update, or a model's state, that is pickled with its tensors as arrays: pipes carry those as is."""
+    """A task or an update that is pickled with its tensors as arrays: pipes carry those as they are."""
 
     def __init__(self, record: Any) -> None:
         self.record = record
 
     def __getstate__(self) -> Any:
         """Make all tensors of the record arrays of bytes."""
-        if isinstance(self.record, dict):
-            return None, {"": _as_bytes(self.record)}
         found = {f.name: getattr(self.record, f.name) for f in fields(self.record)}
         blocks = {name: _as_bytes(value) for name, value in found.items() if _of_tensors(value)}
         return replace(self.record, **dict.fromkeys(blocks, None)), blocks
@@ -100,7 +107,7 @@ class Packed:
         """Make them tensors again."""
         record, blocks = state
         values = {name: {k: _as_tensor(*v) for k, v in block.items()} for name, block in blocks.items()}
-        self.record = values[""] if record is None else replace(record, **values)
+        self.record = replace(record, **values)
 
 
 def _of_tensors(value: Any) -> bool:

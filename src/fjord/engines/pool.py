@@ -85,12 +85,16 @@ class Pool:
         theirs.close()
         return _Worker(process, ours)
 
-    def map(self, kind: str, payloads: Iterable[Any]) -> Iterator[Any]:
-        """Yield the results in the order of the payloads; few are held at once, however many there are."""
+    def map(self, kind: str, payloads: Iterable[Any], ahead: int | None = None) -> Iterator[Any]:
+        """Yield the results in the order of the payloads.
+
+        At most `ahead` jobs (by default three for each worker) are begun whose results were not taken yet: one that
+        takes long must not keep the others waiting, nor all results pile up behind it.
+        """
         if any(worker.jobs for worker in self.workers):
             raise WorkerError("the pool is at work on other jobs, whose results are not all taken")
         try:
-            yield from self._map(kind, payloads)
+            yield from self._map(kind, payloads, ahead or 3 * len(self.workers))
         finally:
             self._stop_unfinished()
 
@@ -103,10 +107,9 @@ class Pool:
                 worker.connection.close()
                 self.workers[place] = self._start(without=worker)
 
-    def _map(self, kind: str, payloads: Iterable[Any]) -> Iterator[Any]:
+    def _map(self, kind: str, payloads: Iterable[Any], ahead: int) -> Iterator[Any]:
         jobs = (_Job(i, _packed((kind, payload))) for i, payload in enumerate(payloads))
         coming, results, wanted = deque(islice(jobs, 1)), dict[int, Any](), 0
-        ahead = 3 * len(self.workers)  # one that takes long must not keep the others waiting
         while True:
             while coming and coming[0].index < wanted + ahead and (place := self._taker(coming)) is not None:
                 self._give(place, coming.popleft())
