@@ -220,7 +220,7 @@ def alive(pid: int) -> bool:
 
 
 def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(folder, calm):
-    process = start(folder, "tiny.py", "--output", "stopped", "--set", "workers=2", SLOW="0.05")
+    process = start(folder, "tiny.py", "--output", "stopped", "--set", "workers=2", SLOW="0.5")
     while len(rows_seen(folder / "stopped")) < 2 and process.poll() is None:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -218,7 +219,10 @@ def test_metrics_reach_weights_and_biases_offline(folder, monkeypatch):
     run = fjord.run(replace(find_recipe("mine.py")(), log=("wandb",)), folder / "run")
     files = list((run.path / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(files) == 1
-    assert b"accuracy/width 2/5" in files[0].read_bytes()
+    end = time.monotonic() + 30  # a process of its own writes the file, and may be slower than finish()
+    while b"accuracy/width 2/5" not in files[0].read_bytes():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_missing_dashboards_are_named(folder, monkeypatch):
