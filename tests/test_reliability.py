@@ -130,6 +130,7 @@ def start(folder: Path, *arguments: str, killer: tuple[str, int] | None = None, 
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
     )
 
 
