@@ -20,7 +20,7 @@ try:
     from flwr.supercore.task_identity import TaskIdentity
 except ImportError as error:
     raise ValueError(
-        f"the grid in this process is made for flwr 1.41 and 1.42; flwr {version('flwr')} has other inner names: {error}"
+        f"this grid is made for flwr 1.41 and 1.42; flwr {version('flwr')} has other inner names: {error}"
     ) from error
 
 NodeConfig = Mapping[str, bool | int | float | str]
