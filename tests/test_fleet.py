@@ -153,6 +153,22 @@ def test_a_node_that_cannot_start_takes_the_others_with_it(folder, monkeypatch):
     assert not (folder / "fleet.json").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_start_that_is_stopped_leaves_nothing_that_cannot_be_ended(folder, number):
+    command = [sys.executable, "-m", "fjord.cli", "fleet", "up", "--nodes", "2", "--folder", str(folder)]
+    listens = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731  (shells may have it ignored)
+    start = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=listens)
+    wait_until(lambda: (known := fleet.load(folder)) and known.processes, 60)
+    mark = fleet.load(folder).mark
+    start.send_signal(number)
+    start.wait(60)
+    if number == signal.SIGKILL:
+        assert processes.marked(mark)
+        assert fleet.down(folder).alive == ("superlink",)
+    assert processes.marked(mark) == {}
+    assert not (folder / "fleet.json").exists()
+
+
 def test_a_pid_in_another_hand_is_never_killed(folder, stranger, tmp_path):
     claim(folder)
     begun = processes._start_time(stranger.pid)

@@ -59,7 +59,7 @@ def marked(mark: str) -> dict[int, int]:
     return {pid: begun for pid in sorted(found) if (begun := _start_time(pid)) is not None}
 
 
-def end(mark: str, first: Iterable[Process] = (), *, patience: float = 8.0) -> int:
+def end(mark: str, first: Iterable[Process] = (), *, patience: float = 5.0) -> int:
     """End all processes with this mark, those of `first` before the rest; return how many there were.
 
     They are asked to end, and killed where they have not after `patience` seconds.
