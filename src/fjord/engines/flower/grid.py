@@ -98,6 +98,11 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
+def content_bytes(content: RecordDict) -> int:
+    """Return how many bytes a message's content is on the wire."""
+    return sum(len(found.deflate()) for found in get_all_nested_objects(content).values())
+
+
 def _over_the_wire(message: Message) -> tuple[Message, int]:
     """Return a message as it arrives at the other end, and the bytes of its content."""
     if message.has_error():

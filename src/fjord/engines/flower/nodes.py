@@ -23,8 +23,8 @@ class Node:
     """What it can carry; None leaves that to the recipe."""
     fault: str = ""
     """Why it cannot be used."""
-    load: int = 0
-    """The bytes it has been sent this round."""
+    load: tuple[int, int] = (0, 0)
+    """The messages and the bytes it has been sent this round: each message starts a process, which takes longest."""
 
 
 class Nodes:
@@ -48,7 +48,7 @@ class Nodes:
                 break
             time.sleep(0.25)
         for node in self.online.values():
-            node.load = 0
+            node.load = (0, 0)
 
     def _ask(self, strangers: list[int]) -> None:
         end = time.monotonic() + QUERY_SECONDS
@@ -76,7 +76,8 @@ class Nodes:
         ceiling = fitting[chosen].ceiling
         if ceiling is not None and ceiling < self.smallest:
             return f"its node's ceiling {ceiling} is below the smallest width {self.smallest}"
-        fitting[chosen].load += size
+        messages, sent = fitting[chosen].load
+        fitting[chosen].load = messages + 1, sent + size
         return chosen
 
     def lowered(self, client_id: int, usual: Width) -> Width:

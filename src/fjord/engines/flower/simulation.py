@@ -34,13 +34,19 @@ def simulate(serve: Callable[[Grid], object], app: ClientApp, *, num_nodes: int,
     start: _Config = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     try:
         run_simulation(server.app, app, num_nodes, backend_config={"client_resources": resources, "init_args": start})
-    except KeyboardInterrupt:
+    except BaseException as error:  # such as Ctrl-C, or Ray not starting
         server.stop()
-        raise
+        if not isinstance(error, Exception):
+            raise
+        raise ValueError(f"--engine flower-sim: Ray failed: {_first_cause(error)}") from error
     finally:
         ray.shutdown()
     if server.error:
         raise server.error
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    return _first_cause(error.__cause__) if error.__cause__ else error
 
 
 class _Server:
