@@ -182,17 +182,29 @@ def test_a_pid_in_another_hand_is_never_killed(folder, stranger, tmp_path):
         assert stranger.poll() is None
 
 
+def test_a_process_that_is_not_the_one_meant_gets_no_signal(stranger):
+    begun = processes._start_time(stranger.pid)
+    processes._signal({stranger.pid: begun + 1}, signal.SIGKILL)
+    with pytest.raises(subprocess.TimeoutExpired):
+        stranger.wait(0.2)
+    processes._signal({stranger.pid: begun}, signal.SIGKILL)
+    assert stranger.wait(5) == -signal.SIGKILL
+
+
 def test_processes_that_do_not_want_to_end_are_killed_with_all_they_started(tmp_path):
-    deaf = (
-        "trap '' TERM; setsid sh -c \"trap '' TERM; echo ready; while :; do sleep 1; done\" & while :; do sleep 1; done"
-    )
-    env = {**os.environ, processes.MARK: "deaf"}
+    forever = "echo $$; while :; do sleep 0.1; done"
+    (tmp_path / "deaf.sh").write_text(f"trap '' TERM; {forever}")
+    script = f"setsid sh deaf.sh & env -i sh deaf.sh & {forever}"  # the second has no environment, and so no mark
+    env = {**os.environ, processes.MARK: "deaf/one"}
     log = tmp_path / "log"
-    process = processes.start("deaf", ["sh", "-c", deaf], 0, log=log, work=tmp_path, env=env)
-    wait_until(lambda: "ready" in log.read_text())
-    assert processes.end("deaf", [process], patience=0.3) >= 2
+    process = processes.start("one", ["sh", "-c", script], 0, log=log, work=tmp_path, env=env)
+    wait_until(lambda: len(log.read_text().split()) == 3)
+    family = {int(pid) for pid in log.read_text().split()}
+    assert family <= set(processes.marked("deaf/one"))
+    assert processes.marked("deaf/on") == {}
+    assert processes.end("deaf", [process], patience=0.3) >= 3
     assert processes.marked("deaf") == {}
-    assert not process.alive
+    assert [pid for pid in family if processes._start_time(pid)] == []
 
 
 @pytest.mark.parametrize(

@@ -64,14 +64,15 @@ def end(mark: str, first: Iterable[Process] = (), *, patience: float = 5.0) -> i
 
     They are asked to end, and killed where they have not after `patience` seconds.
     """
-    seen = set(marked(mark))
+    family = marked(mark)  # kept: a child without the mark is known only as long as its parent lives
     _ask({process.pid: process.start_time for process in first if process.alive}, patience)
-    _ask(marked(mark), patience)
-    while rest := marked(mark):  # again until none is left: a process may start another while it is killed
-        seen |= set(rest)
+    family |= marked(mark)
+    _ask(family, patience)
+    while rest := _living(family | marked(mark)):  # again until none is left: a process may start another meanwhile
+        family |= rest
         _signal(rest, signal.SIGKILL)
         time.sleep(0.05)
-    return len(seen)
+    return len(family)
 
 
 def last_lines(log: Path, count: int = 20) -> str:
@@ -83,8 +84,12 @@ def last_lines(log: Path, count: int = 20) -> str:
 def _ask(processes: dict[int, int], patience: float) -> None:
     _signal(processes, signal.SIGTERM)
     limit = time.monotonic() + patience
-    while time.monotonic() < limit and any(_start_time(pid) == begun for pid, begun in processes.items()):
+    while time.monotonic() < limit and _living(processes):
         time.sleep(0.05)
+
+
+def _living(processes: dict[int, int]) -> dict[int, int]:
+    return {pid: begun for pid, begun in processes.items() if _start_time(pid) == begun}
 
 
 def _signal(processes: dict[int, int], number: signal.Signals) -> None:
