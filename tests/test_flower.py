@@ -168,7 +168,7 @@ def slice_of(name: str, width: str) -> tuple[Task, Update, ElasticModel]:
 def test_a_message_is_the_slice_and_at_most_two_percent_more(name, width):
     task, update, model = slice_of(name, width)
     down = encode_task(task, model.plan)
-    down["order"] = Order(f"paper.{name}", ("seed=1",)).record()
+    down["task"].update(Order(f"paper.{name}", ("seed=1", "num_rounds=20")).fields())
     up = encode_update(task, update)
     weights = sum(tensor.numel() for tensor in task.tensors.values())
     for content in (down, up):

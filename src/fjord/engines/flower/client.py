@@ -28,7 +28,7 @@ def client_app(make: Callable[[Order], Device]) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         """Train one client."""
         torch.set_num_threads(1)  # sums depend on it
-        device = make(Order.of(message.content.config_records["order"]))
+        device = make(Order.of(message.content.config_records["task"]))
         task = decode_task(message.content, device.trainer.model, device.places)
         mine = context.node_config.get("client-id")
         if mine is not None and mine != task.client_id:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 from flwr.serverapp import Grid as Grid
 
 from fjord.check import fault_of
@@ -29,9 +29,9 @@ class Order:
     settings: tuple[str, ...] = ()
     stage: int = 0
 
-    def record(self) -> ConfigRecord:
+    def fields(self) -> dict[str, int | str]:
         """Return it as it travels."""
-        return ConfigRecord({"recipe": self.recipe, "settings": shlex.join(self.settings), "stage": self.stage})
+        return {"recipe": self.recipe, "settings": shlex.join(self.settings), "stage": self.stage}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
@@ -96,7 +96,7 @@ class FlowerEngine:
         if isinstance(node, str):
             return "", node
         content = encode_task(task, self.plan)
-        content["order"] = self.order.record()
+        content.config_records["task"].update(self.order.fields())
         message = self.post.send(node, "train", content, end)
         if not message:
             return "", "its message could not be sent"
