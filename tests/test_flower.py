@@ -358,6 +358,23 @@ def test_nodes_that_are_nobody_share_the_clients(recipe, tmp_path):
     assert {trained.count(100), trained.count(102)} == {2, 3}
 
 
+def test_a_node_that_did_not_answer_is_spared_in_the_next_round(recipe, tmp_path):
+    sent = []
+
+    def spoil(message, reply):
+        task = message.content.get("task")
+        if task:
+            sent.append((task["round"], message.metadata.dst_node_id))
+        return None if task and message.metadata.dst_node_id == 101 else reply
+
+    over_grid(recipe, tmp_path / "run", ["num_rounds=3"], spoil=spoil, patience=Patience(0.5))
+    assert {number: {node for at, node in sent if at == number} for number in range(3)} == {
+        0: {100, 101, 102},
+        1: {100, 102},
+        2: {100, 101, 102},
+    }
+
+
 def test_a_node_that_makes_no_sense_is_not_used_and_named(recipe, tmp_path):
     found = over_grid(recipe, tmp_path / "run", nodes=[{"ceiling": "wide"}], patience=Patience(1.0))
     assert "node 100: ceiling: width 'wide' is not a fraction" in found.metrics()[0]["dropped"]["1"]

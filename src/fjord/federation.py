@@ -142,7 +142,7 @@ class Federation:
         for task, reply in engine.train(self.tasks(round_index)):
             self._take_in(task, reply, merged, record)
             del task, reply  # or they would stay in memory while the next ones are made
-        record.engine = dict(engine.facts)
+        record.engine = dict(getattr(engine, "facts", {}))  # only engines with messages have any
         if record.examples:
             record.loss /= record.examples
             apply(self.model, merged, self.step, self.state.memory)

@@ -12,9 +12,6 @@ from fjord.width import Width
 class Engine(Protocol):
     """Runs clients; owns the processes, sockets and devices that takes."""
 
-    facts: dict[str, float]
-    """What the last round was for the engine itself, such as messages sent and late; it goes into the metrics."""
-
     def train(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Update | str]]:
         """Train clients; yield each task with its update, or what went wrong, in the order of the tasks."""
 

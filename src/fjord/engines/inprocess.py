@@ -28,7 +28,6 @@ class InProcess:
         self.trainer, self.test_set, self.workers = trainer, test, workers
         self.threads = torch.get_num_threads()
         self.pool: Pool | None = None
-        self.facts: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         """Start the workers."""

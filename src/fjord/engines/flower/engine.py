@@ -13,7 +13,7 @@ from fjord.check import fault_of
 from fjord.data.federated import TestSet
 from fjord.elastic.model import ElasticModel
 from fjord.engines.flower.codec import decode_update, encode_task
-from fjord.engines.flower.nodes import MESSAGE_EXPIRED, Nodes, last_line
+from fjord.engines.flower.nodes import Nodes, is_late, last_line
 from fjord.engines.flower.post import Post
 from fjord.engines.inprocess import InProcess
 from fjord.evaluate import Tested
@@ -85,27 +85,30 @@ class FlowerEngine:
         self.nodes.refresh(self.patience.deadline)  # first, as tasks depend on what the nodes can carry
         end = time.monotonic() + self.patience.deadline
         self.facts = {"deadline": self.patience.deadline, "sent": 0, "answered": 0, "late": 0, "failed": 0}
-        sent = [(task, *self._send(task, end)) for task in tasks]
-        replies = self.post.collect([message for _, message, _ in sent if message], end)
-        answers = [(task, why or self._answer(task, replies.pop(message, None))) for task, message, why in sent]
+        carriers: dict[str, int] = {}
+        sent = [(task, self._send(task, end, carriers)) for task in tasks]
+        replies = self.post.collect(carriers, end)
+        self.nodes.late = {node for message, node in carriers.items() if is_late(replies.get(message))}
+        answers = [(task, self._answer(task, replies.pop(s, None)) if s in carriers else s) for task, s in sent]
         yield from self._enough(answers)
 
-    def _send(self, task: Task, end: float) -> tuple[str, str]:
-        """Send a task; return the id of its message, or why it could not be sent."""
+    def _send(self, task: Task, end: float, carriers: dict[str, int]) -> str:
+        """Send a task; return the id of its message, and note which node carries it, or say why it is not sent."""
         node = self.nodes.choose(task.client_id, task.bytes)
         if isinstance(node, str):
-            return "", node
+            return node
         content = encode_task(task, self.plan)
         content.config_records["task"].update(self.order.fields())
         message = self.post.send(node, "train", content, end)
         if not message:
-            return "", "its message could not be sent"
+            return "its message could not be sent"
         self.facts["sent"] += 1
-        return message, ""
+        carriers[message] = node
+        return message
 
     def _answer(self, task: Task, reply: Message | None) -> Update | str:
         """Return a reply as an update, or what is wrong with it."""
-        if reply is None or (reply.has_error() and reply.error.code == MESSAGE_EXPIRED):
+        if reply is None or is_late(reply):
             self.facts["late"] += 1
             return f"no reply within {self.patience.deadline:g} s"
         if reply.has_error():

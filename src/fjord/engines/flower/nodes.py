@@ -35,6 +35,8 @@ class Nodes:
         self.known: dict[int, Node] = {}
         self.online: dict[int, Node] = {}
         self.asked: dict[str, int] = {}
+        self.late: set[int] = set()
+        """Those that did not answer last round: busy, or dead and not yet known to be."""
 
     def refresh(self, seconds: float) -> None:
         """Look who is there and ask those that are new; wait for answers only while nobody is known."""
@@ -61,14 +63,15 @@ class Nodes:
         """Take in the answers; a node whose message expired is asked again."""
         for message, reply in self.post.collect(self.asked, end).items():
             node = self.asked.pop(message)
-            if not (reply.has_error() and reply.error.code == MESSAGE_EXPIRED):
+            if not is_late(reply):
                 self.known[node] = described(reply)
 
     def choose(self, client_id: int, size: int) -> int | str:
         """Return the node that trains a client, the least loaded of several, or why there is none."""
         usable = {node: info for node, info in self.online.items() if not info.fault}
         own = {node: info for node, info in usable.items() if info.client_id == client_id}
-        fitting = own or {node: info for node, info in usable.items() if info.client_id is None}
+        free = {node: info for node, info in usable.items() if info.client_id is None}
+        fitting = own or {node: info for node, info in free.items() if node not in self.late} or free
         if not fitting:
             fault = next((f": node {node}: {info.fault}" for node, info in self.online.items() if info.fault), "")
             return f"no usable node is connected for it{fault}"
@@ -105,3 +108,8 @@ def described(reply: Message) -> Node:
 def last_line(reason: str | None) -> str:
     """Return the end of an error, which may be a whole traceback."""
     return ([line.strip() for line in (reason or "").splitlines() if line.strip()] or ["no reason given"])[-1][-300:]
+
+
+def is_late(reply: Message | None) -> bool:
+    """Say whether a message was not answered in time."""
+    return reply is None or (reply.has_error() and reply.error.code == MESSAGE_EXPIRED)

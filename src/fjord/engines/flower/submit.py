@@ -73,11 +73,11 @@ def submit(superlink: str, config: Mapping[str, Value]) -> str:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        run_id, said = None, ""
+        run_id = None
         try:
             for line in process.stdout or ():
                 print(line, end="", flush=True)
-                run_id, said = run_id or _started(line), line.strip() or said
+                run_id = run_id or _started(line)
         except KeyboardInterrupt:
             if run_id:
                 _flwr(folder, "stop", run_id, superlink)
@@ -86,7 +86,7 @@ def submit(superlink: str, config: Mapping[str, Value]) -> str:
             process.terminate()
             process.wait()
         if not run_id:
-            raise ValueError(f"--superlink {superlink}: flwr run did not start it: {said}")
+            raise ValueError(f"--superlink {superlink}: the run was not started; what flwr said stands above")
         return _status(_flwr(folder, "list", superlink, "--run-id", run_id, "--format", "json"))
 
 
