@@ -21,11 +21,13 @@ LAYERS = [
     {"runs", "logs"},
     {"runner"},
     {"recipes", "report"},
+    {"app"},
     {"cli"},
 ]
 ONLY_IN = {
     "matplotlib": "report",
     "flwr": "engines",
+    "ray": "engines",
     "datasets": "data",
     "flwr_datasets": "data",
     "PIL": "data",

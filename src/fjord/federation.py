@@ -77,6 +77,8 @@ class RoundRecord:
     seconds: float = 0.0
     scores: dict[Width, Score] = field(default_factory=dict)
     tested: dict[Width, Tested] = field(default_factory=dict, repr=False)
+    engine: dict[str, float] = field(default_factory=dict)
+    """What the engine tells of the round: over a network its deadline, and the messages sent, answered and late."""
 
 
 @dataclass
@@ -139,6 +141,7 @@ class Federation:
         for task, reply in engine.train(self.tasks(round_index)):
             self._take_in(task, reply, merged, record)
             del task, reply  # or they would stay in memory while the next ones are made
+        record.engine = dict(getattr(engine, "facts", {}))  # only engines with messages have any
         if record.examples:
             record.loss /= record.examples
             apply(self.model, merged, self.step, self.state.memory)

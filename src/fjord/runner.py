@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fjord.devices.tiers import usual
+from fjord.engines.base import Engine
 from fjord.engines.inprocess import InProcess
 from fjord.evaluate import Score
 from fjord.experiment import Experiment
@@ -23,6 +24,8 @@ from fjord.width import Width, parse_width
 
 OnRound = Callable[[RoundRecord, int, int], None]
 """Told of each round: its record, the rounds done and the rounds in all."""
+MakeEngine = Callable[[Federation, Trainer, int], Engine]
+"""Makes the engine of one of the experiment's models: the model in training, its local training, and its number."""
 
 
 def run(
@@ -32,13 +35,15 @@ def run(
     recipe: Mapping[str, Any] | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
+    engine: MakeEngine | None = None,
 ) -> RunFolder:
     """Run an experiment into a folder; with `resume`, go on from the folder's checkpoint.
 
-    `recipe` is written into the configuration: how to make the same experiment again.
+    `recipe` is written into the configuration: how to make the same experiment again. `engine` says where clients
+    train; by default on this machine.
     """
     config = {"recipe": dict(recipe or {}), **experiment.config()}
-    runner = _Runner(experiment, RunFolder(Path(folder)), on_round)
+    runner = _Runner(experiment, RunFolder(Path(folder)), on_round, engine or _in_process(experiment.workers))
     models = experiment.federations()
     first = next(models)  # what is wrong with an experiment shows before a folder is made for it
     config["targets"] = [str(target) for target in first.targets]
@@ -57,6 +62,7 @@ class _Runner:
     experiment: Experiment
     folder: RunFolder
     on_round: OnRound | None
+    make_engine: MakeEngine
     stage: int = 0
     restored: tuple[dict[str, Tensor], dict[str, Any]] | None = None
     written: float = field(default_factory=time.monotonic)
@@ -89,7 +95,7 @@ class _Runner:
         experiment = self.experiment
         stages = len(federation.targets)
         trainer = Trainer(federation.model, federation.data, federation.training, experiment.seed)
-        with InProcess(trainer, federation.data.test, experiment.workers) as engine:
+        with self.make_engine(federation, trainer, self.stage) as engine:
             last: RoundRecord | None = None
             for last in federation.rounds(engine):
                 row = as_row(last, self.stage)
@@ -119,6 +125,10 @@ class _Runner:
         self.cost = self.written - started if self.experiment.checkpoint_seconds else 0.0
 
 
+def _in_process(workers: int) -> MakeEngine:
+    return lambda federation, trainer, stage: InProcess(trainer, federation.data.test, workers)
+
+
 def _demand_same(folder: RunFolder, config: dict[str, Any]) -> None:
     """Refuse to go on with another experiment than the one begun; what does not change results may differ."""
     free = {"workers", "checkpoint_seconds", "log", "recipe"}
@@ -133,7 +143,7 @@ def _demand_same(folder: RunFolder, config: dict[str, Any]) -> None:
 
 def as_row(record: RoundRecord, stage: int) -> dict[str, Any]:
     """Return a round as one row of metrics."""
-    return {
+    row = {
         "stage": stage,
         "target": str(record.target),
         "round": record.round_index,
@@ -147,6 +157,7 @@ def as_row(record: RoundRecord, stage: int) -> dict[str, Any]:
         "dropped": {str(client): why for client, why in record.dropped.items()},
         "scores": {str(width): _as_numbers(score) for width, score in record.scores.items()},
     }
+    return {**row, "engine": record.engine} if record.engine else row
 
 
 def _as_numbers(score: Score) -> dict[str, float]:

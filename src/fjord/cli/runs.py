@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fjord.cli.display import Display, results_table, warnings_of
+from fjord.cli.engines import ENGINES, Where
 from fjord.experiment import Experiment
 from fjord.methods import METHODS
 from fjord.recipes import theorem1
 from fjord.recipes.find import RECIPES, apply_settings, find_recipe, lasting, lasting_setting
-from fjord.runner import run as run_experiment
 from fjord.runs import RunExists, RunFolder
 
 out = Console(highlight=False)
@@ -31,8 +31,15 @@ def run(
     output: Annotated[Path | None, typer.Option(help="The run's folder (default: runs/RECIPE/SEED).")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     page: Annotated[bool, typer.Option(help="Draw the HTML page at the end.")] = True,
+    engine: Annotated[str, typer.Option(help="Where clients train: in-process, flower-sim (Ray) or flower.")] = ENGINES[
+        0
+    ],
+    superlink: Annotated[str | None, typer.Option(help="With --engine flower: the SuperLink, by its name.")] = None,
+    deadline: Annotated[float, typer.Option(help="With Flower: seconds that a round waits for replies.")] = 600.0,
+    min_replies: Annotated[int, typer.Option(help="With Flower: fewer leave the model as it was.")] = 1,
 ) -> None:
     """Run a recipe into a run folder; end with a table and the path of an HTML page."""
+    where = Where(engine, superlink, deadline, min_replies)
     chosen = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     if resume is not None:
         if output is not None or recipe != "demo":
@@ -50,11 +57,14 @@ def run(
     while True:
         folder = resume or output or RunFolder.free(Path("runs") / experiment.name / str(experiment.seed))
         try:
-            _run(experiment, folder, known, resume is not None)
+            _run(experiment, folder, known, resume is not None, where)
             break
         except RunExists:
             if output is not None:
                 raise  # else another run took the name meanwhile: take the next
+    if not (folder / "config.json").exists():
+        out.print("The run folder lies on the SuperLink's machine.")
+        return
     out.print(results_table(RunFolder(folder)))
     for warning in warnings_of(RunFolder(folder)):
         out.print(warning, markup=False, soft_wrap=True, style="yellow")
@@ -62,12 +72,12 @@ def run(
         _page([RunFolder(folder)], folder / "report.html")
 
 
-def _run(experiment: Experiment, folder: Path, recipe: dict[str, object], resume: bool) -> None:
+def _run(experiment: Experiment, folder: Path, recipe: dict[str, object], resume: bool, where: Where) -> None:
     out.print(f"Run folder: {folder}", markup=False, soft_wrap=True)
     display = Display(experiment, out)
     try:
         with display:
-            run_experiment(experiment, folder, recipe=recipe, resume=resume, on_round=display.on_round)
+            where.run(experiment, folder, recipe, resume, display.on_round)
     except KeyboardInterrupt:
         begun = (folder / "config.json").exists()
         hint = f"Go on with: fjord run --resume {shlex.quote(str(folder))}" if begun else "Nothing was begun."

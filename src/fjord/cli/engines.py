@@ -1,0 +1,97 @@
+"""Where clients train: `fjord run --engine in-process | flower-sim | flower`, and `fjord app`."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fjord.experiment import Experiment
+from fjord.runner import OnRound
+from fjord.runner import run as run_here
+
+out = Console(highlight=False)
+ENGINES = ("in-process", "flower-sim", "flower")
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where a run's clients train."""
+
+    engine: str = "in-process"
+    superlink: str | None = None
+    deadline: float = 600.0
+    min_replies: int = 1
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise ValueError(f"--engine {self.engine}: allowed are {', '.join(ENGINES)}")
+        if (self.superlink is None) == (self.engine == "flower"):
+            raise ValueError(
+                "--engine flower needs --superlink NAME, a connection of Flower's config.toml; others do not"
+            )
+
+    def run(
+        self, experiment: Experiment, folder: Path, recipe: dict[str, Any], resume: bool, on_round: OnRound
+    ) -> None:
+        """Run an experiment of a recipe into a folder."""
+        if self.engine == "in-process":
+            run_here(experiment, folder, recipe=recipe, resume=resume, on_round=on_round)
+        elif self.engine == "flower-sim":
+            self._simulate(experiment, folder, recipe, resume, on_round)
+        else:
+            self._submit(folder, recipe, resume)
+
+    def _simulate(
+        self, experiment: Experiment, folder: Path, recipe: dict[str, Any], resume: bool, on_round: OnRound
+    ) -> None:
+        app, engine, simulation = _flower()
+        order = engine.Order(recipe["name"], tuple(recipe["set"]))
+        patience = engine.Patience(self.deadline, self.min_replies)
+        simulation.simulate(
+            lambda grid: app.serve(grid, order, patience, folder, resume=resume, on_round=on_round),
+            app.client,
+            num_nodes=experiment.cohort_size,
+            workers=experiment.workers,
+        )
+
+    def _submit(self, folder: Path, recipe: dict[str, Any], resume: bool) -> None:
+        from fjord.engines.flower.submit import submit
+
+        assert self.superlink is not None
+        config = {
+            "recipe": recipe["name"],
+            "settings": shlex.join(recipe["set"]),
+            "output": str(folder.resolve()),
+            "resume": resume,
+            "deadline": self.deadline,
+            "min-replies": self.min_replies,
+        }
+        status = submit(self.superlink, config)
+        if status != "finished:completed":
+            raise ValueError(f"--superlink {self.superlink}: the run ended as {status}; its log says why")
+
+
+def _flower() -> Any:
+    try:
+        from fjord import app
+        from fjord.engines.flower import engine, simulation
+    except ImportError as error:
+        raise ValueError(f"--engine flower-sim: {error}; install it with: pip install 'fjord-fl[flower]'") from None
+    return app, engine, simulation
+
+
+def app(output: Annotated[Path, typer.Option(help="Where to write it.")] = Path("fjord-app")) -> None:
+    """Write the Flower app, for people who start runs with Flower's own `flwr run`."""
+    from fjord.engines.flower.submit import write_app
+
+    write_app(output)
+    out.print(f"Flower app: {output}", markup=False, soft_wrap=True)
+    out.print(
+        f"Run it: flwr run {shlex.quote(str(output))} SUPERLINK --stream "
+        '--run-config \'recipe="demo" settings="num_rounds=3" output="/where/runs/go"\'',
+        markup=False,
+        soft_wrap=True,
+    )

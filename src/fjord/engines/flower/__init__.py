@@ -1,0 +1,1 @@
+"""FjORD on Flower: the only place that imports flwr."""

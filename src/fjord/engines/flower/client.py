@@ -1,0 +1,46 @@
+"""The device side: a ClientApp that trains the slice it is sent on its own data, with the usual local training."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fjord.elastic.slice import Places
+from fjord.engines.flower.codec import decode_task, encode_update
+from fjord.engines.flower.engine import Order
+from fjord.local import Trainer
+
+
+@dataclass(frozen=True)
+class Device:
+    """All a process needs to train clients of one experiment."""
+
+    trainer: Trainer
+    places: Places
+
+
+def client_app(make: Callable[[Order], Device]) -> ClientApp:
+    """Return the app of a device; `make` builds the experiment, and should remember it for the next message."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        """Train one client."""
+        torch.set_num_threads(1)  # sums depend on it
+        device = make(Order.of(message.content.config_records["task"]))
+        task = decode_task(message.content, device.trainer.model, device.places)
+        mine = context.node_config.get("client-id")
+        if mine is not None and mine != task.client_id:
+            raise ValueError(f"this node is client {mine}, and was asked to train client {task.client_id}")
+        return Message(encode_update(task, device.trainer(task)), reply_to=message)
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        """Say which client this node is, if it is only one, and what it can carry."""
+        keys = [key for key in ("client-id", "ceiling") if key in context.node_config]
+        told = ConfigRecord({key: context.node_config[key] for key in keys})
+        return Message(RecordDict({"node": told}), reply_to=message)
+
+    return app

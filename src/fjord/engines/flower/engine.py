@@ -1,0 +1,127 @@
+"""The Flower engine: clients train on the nodes of a Grid; the round loop, checks and sums are the usual ones."""
+
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from flwr.app import Message
+from flwr.serverapp import Grid as Grid
+
+from fjord.check import fault_of
+from fjord.data.federated import TestSet
+from fjord.elastic.model import ElasticModel
+from fjord.engines.flower.codec import decode_update, encode_task
+from fjord.engines.flower.nodes import Nodes, is_late, last_line
+from fjord.engines.flower.post import Post
+from fjord.engines.inprocess import InProcess
+from fjord.evaluate import Tested
+from fjord.local import Task, Trainer, Update
+from fjord.width import Width
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a client makes the same experiment: the recipe, what is set otherwise, and which of its models."""
+
+    recipe: str
+    settings: tuple[str, ...] = ()
+    stage: int = 0
+
+    def fields(self) -> dict[str, int | str]:
+        """Return it as it travels."""
+        return {"recipe": self.recipe, "settings": shlex.join(self.settings), "stage": self.stage}
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """Return what was sent."""
+        return cls(record["recipe"], tuple(shlex.split(record["settings"])), record["stage"])
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a round waits, and for how many."""
+
+    deadline: float = 600.0
+    """Seconds from the first message of a round to the last reply that counts."""
+    min_replies: int = 1
+    """With fewer good replies, a round leaves the model as it was."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.deadline < 1e7:
+            raise ValueError(f"deadline={self.deadline} must be a number of seconds above 0")
+        if self.min_replies < 1:
+            raise ValueError(f"min_replies={self.min_replies} must be at least 1")
+
+
+class FlowerEngine:
+    """Trains clients on the nodes of a Grid; scores on this machine."""
+
+    def __init__(
+        self, grid: Grid, trainer: Trainer, test: TestSet, order: Order, patience: Patience, smallest: Width
+    ) -> None:
+        self.local = InProcess(trainer, test)
+        self.plan, self.order, self.patience = trainer.model.plan, order, patience
+        self.post = Post(grid)
+        self.nodes = Nodes(self.post, smallest)
+        self.facts: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        """Start."""
+        self.local.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let go."""
+        self.local.__exit__(*error)
+
+    def test(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, Tested]:
+        """Score the model here: the test set is the server's."""
+        return self.local.test(model, widths)
+
+    def train(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Update | str]]:
+        """Train clients; all replies are in before the first is given, in the order of the tasks."""
+        self.nodes.refresh(self.patience.deadline)  # first, as tasks depend on what the nodes can carry
+        end = time.monotonic() + self.patience.deadline
+        self.facts = {"deadline": self.patience.deadline, "sent": 0, "answered": 0, "late": 0, "failed": 0}
+        carriers: dict[str, int] = {}
+        sent = [(task, self._send(task, end, carriers)) for task in tasks]
+        replies = self.post.collect(carriers, end)
+        self.nodes.late = {node for message, node in carriers.items() if is_late(replies.get(message))}
+        answers = [(task, self._answer(task, replies.pop(s, None)) if s in carriers else s) for task, s in sent]
+        yield from self._enough(answers)
+
+    def _send(self, task: Task, end: float, carriers: dict[str, int]) -> str:
+        """Send a task; return the id of its message, and note which node carries it, or say why it is not sent."""
+        node = self.nodes.choose(task.client_id, task.bytes)
+        if isinstance(node, str):
+            return node
+        content = encode_task(task, self.plan)
+        content.config_records["task"].update(self.order.fields())
+        message = self.post.send(node, "train", content, end)
+        if not message:
+            return "its message could not be sent"
+        self.facts["sent"] += 1
+        carriers[message] = node
+        return message
+
+    def _answer(self, task: Task, reply: Message | None) -> Update | str:
+        """Return a reply as an update, or what is wrong with it."""
+        if reply is None or is_late(reply):
+            self.facts["late"] += 1
+            return f"no reply within {self.patience.deadline:g} s"
+        if reply.has_error():
+            self.facts["failed"] += 1
+            return f"its node failed: {last_line(reply.error.reason)} (code {reply.error.code})"
+        self.facts["answered"] += 1
+        return decode_update(task, reply.content)
+
+    def _enough(self, answers: list[tuple[Task, Update | str]]) -> Iterator[tuple[Task, Update | str]]:
+        """Yield the answers; if too few are good, none counts."""
+        wanted = self.patience.min_replies
+        good = 0 if wanted == 1 else sum(not isinstance(a, str) and not fault_of(task, a) for task, a in answers)
+        few = f"left out: {good} of the {wanted} replies that a round needs were good" if 1 < wanted > good else ""
+        while answers:
+            task, answer = answers.pop(0)
+            yield task, answer if isinstance(answer, str) else few or answer

@@ -1,0 +1,115 @@
+"""Which node trains which client: nodes bound to a client of their own, and nodes that take any."""
+
+import time
+from dataclasses import dataclass
+
+from flwr.app import Message, RecordDict
+
+from fjord.engines.flower.post import Post
+from fjord.width import Width, parse_width
+
+QUERY_SECONDS = 60.0
+MESSAGE_EXPIRED = 3
+"""Flower's code for a message that nobody answered in time."""
+
+
+@dataclass
+class Node:
+    """What a node told of itself when it was asked."""
+
+    client_id: int | None = None
+    """The one client it is; None takes any (the paper's over-provisioning)."""
+    ceiling: Width | None = None
+    """What it can carry; None leaves that to the recipe."""
+    fault: str = ""
+    """Why it cannot be used."""
+    load: tuple[int, int] = (0, 0)
+    """The messages and the bytes it has been sent this round: each message starts a process, which takes longest."""
+
+
+class Nodes:
+    """The nodes that are connected, each asked once."""
+
+    def __init__(self, post: Post, smallest: Width) -> None:
+        self.post, self.smallest = post, smallest
+        self.known: dict[int, Node] = {}
+        self.online: dict[int, Node] = {}
+        self.asked: dict[str, int] = {}
+        self.late: set[int] = set()
+        """Those that did not answer last round: busy, or dead and not yet known to be."""
+
+    def refresh(self, seconds: float) -> None:
+        """Look who is there and ask those that are new; wait for answers only while nobody is known."""
+        end = time.monotonic() + min(seconds, QUERY_SECONDS)
+        while True:
+            present = sorted(self.post.grid.get_node_ids())
+            self._ask([node for node in present if node not in self.known and node not in self.asked.values()])
+            self._listen(time.monotonic() if any(node in self.known for node in present) else end)
+            self.online = {node: self.known[node] for node in present if node in self.known}
+            if self.online or time.monotonic() >= end:
+                break
+            time.sleep(0.25)
+        for node in self.online.values():
+            node.load = (0, 0)
+
+    def _ask(self, strangers: list[int]) -> None:
+        end = time.monotonic() + QUERY_SECONDS
+        for node in strangers:
+            message = self.post.send(node, "query", RecordDict(), end)
+            if message:
+                self.asked[message] = node
+
+    def _listen(self, end: float) -> None:
+        """Take in the answers; a node whose message expired is asked again."""
+        for message, reply in self.post.collect(self.asked, end).items():
+            node = self.asked.pop(message)
+            if not is_late(reply):
+                self.known[node] = described(reply)
+
+    def choose(self, client_id: int, size: int) -> int | str:
+        """Return the node that trains a client, the least loaded of several, or why there is none."""
+        usable = {node: info for node, info in self.online.items() if not info.fault}
+        own = {node: info for node, info in usable.items() if info.client_id == client_id}
+        free = {node: info for node, info in usable.items() if info.client_id is None}
+        fitting = own or {node: info for node, info in free.items() if node not in self.late} or free
+        if not fitting:
+            fault = next((f": node {node}: {info.fault}" for node, info in self.online.items() if info.fault), "")
+            return f"no usable node is connected for it{fault}"
+        chosen = min(fitting, key=lambda node: fitting[node].load)
+        ceiling = fitting[chosen].ceiling
+        if ceiling is not None and ceiling < self.smallest:
+            return f"its node's ceiling {ceiling} is below the smallest width {self.smallest}"
+        messages, sent = fitting[chosen].load
+        fitting[chosen].load = messages + 1, sent + size
+        return chosen
+
+    def lowered(self, client_id: int, usual: Width) -> Width:
+        """Return a client's ceiling where its own node says that it can carry less."""
+        told = [n.ceiling for n in self.online.values() if n.client_id == client_id and n.ceiling is not None]
+        return max(min(usual, *told), self.smallest) if told else usual
+
+
+def described(reply: Message) -> Node:
+    """Return what a node says of itself."""
+    if reply.has_error():
+        return Node(fault=last_line(reply.error.reason))
+    try:
+        told = reply.content.config_records["node"]
+        client_id, ceiling = told.get("client-id"), told.get("ceiling")
+        if not (client_id is None or type(client_id) is int):
+            return Node(fault=f"client-id={client_id!r:.40} is not a whole number")
+        return Node(client_id, None if ceiling is None else parse_width(str(ceiling)[:40]))
+    except KeyError:
+        return Node(fault="it did not say what it is")
+    except ValueError as error:
+        return Node(fault=f"ceiling: {error}")
+
+
+def last_line(reason: str | None) -> str:
+    """Return the end of an error, which may be a whole traceback."""
+    return ([line.strip() for line in (reason or "").splitlines() if line.strip()] or ["no reason given"])[-1][-300:]
+
+
+def is_late(reply: Message | None) -> bool:
+    """Say whether a message was not answered in time."""
+    return reply is None or (reply.has_error() and reply.error.code == MESSAGE_EXPIRED)
