@@ -8,7 +8,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fjord.elastic.slice import Places
-from fjord.engines.flower.codec import decode_task, encode_update
+from fjord.engines.flower.codec import decode_task, encode_update, unpack
 from fjord.engines.flower.engine import Order
 from fjord.local import Trainer
 
@@ -29,8 +29,9 @@ def client_app(make: Callable[[Order], Device]) -> ClientApp:
     def train(message: Message, context: Context) -> Message:
         """Train one client."""
         torch.set_num_threads(1)  # sums depend on it
-        device = make(Order.of(message.content.config_records["task"]))
-        task = decode_task(message.content, device.trainer.model, device.places)
+        head, blocks = unpack(message.content)
+        device = make(Order.of(head))
+        task = decode_task(head, blocks, device.trainer.model, device.places)
         mine = context.node_config.get("client-id")
         if mine is not None and mine != task.client_id:
             raise ValueError(f"this node is client {mine}, and was asked to train client {task.client_id}")

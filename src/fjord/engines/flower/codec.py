@@ -1,9 +1,11 @@
-"""Tasks and updates as Flower records: all tensors of a slice as one run of bytes, the rest as a small config.
+"""Tasks and updates as Flower records: all tensors of a slice as one run of bytes, the rest as a line of JSON.
 
 Both sides know the model, so neither names nor shapes travel: they follow from the units held and the widths.
 """
 
+import json
 import math
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,97 +22,119 @@ from fjord.width import Width, WidthSpace, parse_width
 
 Like = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """The shapes and kinds of some tensors."""
+INLINE = 2**20
 
 
-def encode_task(task: Task, plan: WidthPlan) -> RecordDict:
-    """Return what a client is sent."""
-    blocks = {"tensors": _flat(task.tensors), **({"correction": _flat(task.correction)} if task.correction else {})}
-    config: dict[str, Any] = {"client": task.client_id, "round": task.round_index, "lr": task.lr}
+def encode_task(task: Task, plan: WidthPlan, order: Mapping[str, Any]) -> RecordDict:
+    """Return what a client is sent; `order` says what experiment it belongs to."""
+    head: dict[str, Any] = {"client": task.client_id, "round": task.round_index, "lr": task.lr, **order}
     pairs = zip(task.space.widths, task.space.probabilities, strict=True)
-    config["widths"] = ",".join(f"{width}:{share}" for width, share in pairs)
+    head["widths"] = ",".join(f"{width}:{share}" for width, share in pairs)
     if all(map(leading, task.held.values())):
-        config["counts"] = [len(units) for units in task.held.values()]
+        head["counts"] = [len(units) for units in task.held.values()]
     else:
-        config["mask"] = _mask(plan, task.held)
-    return RecordDict({"slice": ArrayRecord(blocks), "task": ConfigRecord(config)})
+        head["mask"] = b64encode(_mask(plan, task.held)).decode()
+    blocks = {"slice": _flat(task.tensors), **({"correction": _flat(task.correction)} if task.correction else {})}
+    return pack(head, blocks)
 
 
-def decode_task(content: RecordDict, model: ElasticModel, places: Places) -> Task:
-    """Return the task that was sent; `places` says where a slice lies in the model."""
-    config: Mapping[str, Any] = content.config_records["task"]
-    space = _space(str(config["widths"]))
-    held = _held(model.plan, config)
+def decode_task(head: Mapping[str, Any], blocks: Mapping[str, bytes], model: ElasticModel, places: Places) -> Task:
+    """Return the task that was sent and unpacked; `places` says where a slice lies in the model."""
+    space = _space(head["widths"])
+    held = _held(model.plan, head)
     like = {
         key: (_cut_shape(model.tensors[key], indices), model.tensors[key].dtype)
         for key, indices in places(held, space.widths).items()
     }
-    arrays = content.array_records["slice"]
     trained = {key: kind for key, kind in like.items() if isinstance(model.tensors[key], nn.Parameter)}
     return Task(
-        client_id=config["client"],
-        round_index=config["round"],
-        lr=float(config["lr"]),
+        client_id=head["client"],
+        round_index=head["round"],
+        lr=head["lr"],
         held=held,
         space=space,
-        tensors=_unflat(arrays["tensors"], like),
-        correction=_unflat(arrays["correction"], trained) if "correction" in arrays else {},
+        tensors=_unflat(blocks["slice"], like),
+        correction=_unflat(blocks["correction"], trained) if "correction" in blocks else {},
     )
 
 
 def encode_update(task: Task, update: Update) -> RecordDict:
     """Return what a client sends back."""
-    tensors = {key: update.tensors[key] for key in task.tensors}
-    counts = [[update.steps.get(w, 0), update.reach.get(w, 0)] for w in task.space.widths]
-    config: dict[str, Any] = {
+    head: dict[str, Any] = {
         "client": update.client_id,
         "round": task.round_index,
         "examples": update.num_examples,
         "loss": update.loss,
         "macs": update.macs,
-        "steps": [steps for steps, _ in counts],
-        "reach": [reach for _, reach in counts],
+        "steps": [update.steps.get(w, 0) for w in task.space.widths],
+        "reach": [update.reach.get(w, 0) for w in task.space.widths],
     }
-    return RecordDict({"slice": ArrayRecord({"tensors": _flat(tensors)}), "update": ConfigRecord(config)})
+    return pack(head, {"slice": _flat({key: update.tensors[key] for key in task.tensors})})
 
 
 def decode_update(task: Task, content: RecordDict) -> Update | str:
     """Return the answer to a task, or what is wrong with it; nothing that a client sends raises an error here."""
     try:
-        config: Mapping[str, Any] = content.config_records["update"]
-        arrays = content.array_records["slice"]
-        if config["round"] != task.round_index:
-            return f"it answers round {config['round']!r:.40}"
+        head, blocks = unpack(content)
+        if head["round"] != task.round_index:
+            return f"it answers round {head['round']!r:.40}"
         like = {key: (tuple(t.shape), t.dtype) for key, t in task.tensors.items()}
         return Update(
-            client_id=config["client"],
-            tensors=_unflat(arrays["tensors"], like),
-            num_examples=config["examples"],
-            loss=config["loss"],
-            steps=_by_width(task.space, config["steps"]),
-            reach=_by_width(task.space, config["reach"]),
-            macs=config["macs"],
+            client_id=head["client"],
+            tensors=_unflat(blocks["slice"], like),
+            num_examples=head["examples"],
+            loss=head["loss"],
+            steps=_by_width(task.space, head["steps"]),
+            reach=_by_width(task.space, head["reach"]),
+            macs=head["macs"],
         )
     except KeyError as error:
         return f"it has no {str(error.args[0])[:40]!r}"
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         return str(error)[:300]
 
 
-def _flat(tensors: Mapping[str, Tensor]) -> Array:
+def pack(head: Mapping[str, Any], blocks: Mapping[str, bytes]) -> RecordDict:
+    """Return a message's content.
+
+    Blocks up to INLINE travel beside the head. As an Array each would be three objects more, with a request and 150
+    bytes for each, which is 3% of the smallest slices; larger ones have to be Arrays, which Flower sends in pieces.
+    """
+    text = json.dumps(head, separators=(",", ":"))
+    small = {name: data for name, data in blocks.items() if len(data) <= INLINE}
+    large = {n: Array("uint8", (len(data),), "bytes", data) for n, data in blocks.items() if n not in small}
+    content = RecordDict({"fjord": ConfigRecord({"head": text, **small})})
+    if large:
+        content["large"] = ArrayRecord(large)
+    return content
+
+
+def unpack(content: RecordDict) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return head and blocks of a message; raise KeyError or ValueError for anything else."""
+    record = content.config_records["fjord"]
+    head = json.loads(str(record["head"]))
+    if not isinstance(head, dict):
+        raise ValueError("its head is not a JSON object")
+    blocks = {name: value for name, value in record.items() if isinstance(value, bytes)}
+    for name, array in content.array_records.get("large", ArrayRecord()).items():
+        if array.dtype != "uint8" or array.stype != "bytes":
+            raise ValueError(f"its {name[:40]} is of {array.dtype[:40]!r} as {array.stype[:40]!r}, not uint8 as bytes")
+        blocks[name] = array.data
+    return head, blocks
+
+
+def _flat(tensors: Mapping[str, Tensor]) -> bytes:
     """Return tensors as one run of bytes."""
     parts = [tensors[key].detach().contiguous().reshape(-1).view(torch.uint8).numpy() for key in _order(tensors)]
-    data = b"".join(map(memoryview, parts))  # type: ignore[arg-type]
-    return Array("uint8", (len(data),), "bytes", data)
+    return b"".join(map(memoryview, parts))  # type: ignore[arg-type]
 
 
-def _unflat(array: Array, like: Like) -> dict[str, Tensor]:
+def _unflat(data: bytes, like: Like) -> dict[str, Tensor]:
     """Return the tensors in a run of bytes; they share its one copy."""
     sizes = {key: math.prod(shape) * dtype.itemsize for key, (shape, dtype) in like.items()}
-    if array.dtype != "uint8" or array.stype != "bytes":
-        raise ValueError(f"its slice is of {array.dtype[:40]!r} as {array.stype[:40]!r}, not uint8 as bytes")
-    if len(array.data) != sum(sizes.values()):
-        raise ValueError(f"its slice has {len(array.data)} bytes, not {sum(sizes.values())}")
-    memory, found, at = bytearray(array.data), dict[str, Tensor](), 0
+    if len(data) != sum(sizes.values()):
+        raise ValueError(f"its slice has {len(data)} bytes, not {sum(sizes.values())}")
+    memory, found, at = bytearray(data), dict[str, Tensor](), 0
     for key in _order({key: dtype for key, (_, dtype) in like.items()}):
         shape, dtype = like[key]
         count = math.prod(shape)
@@ -137,13 +161,13 @@ def _mask(plan: WidthPlan, held: Kept) -> bytes:
     return np.packbits(torch.cat(marks).numpy()).tobytes()
 
 
-def _held(plan: WidthPlan, config: Mapping[str, Any]) -> Kept:
+def _held(plan: WidthPlan, head: Mapping[str, Any]) -> Kept:
     """Return the units held: the first of each family, or those marked."""
     names = [family.name for family in plan.families]
-    if "counts" in config:
-        return {name: torch.arange(count) for name, count in zip(names, _list(config["counts"]), strict=True)}
+    if "counts" in head:
+        return {name: torch.arange(count) for name, count in zip(names, _list(head["counts"]), strict=True)}
     sizes = [family.units for family in plan.families]
-    bits = np.unpackbits(np.frombuffer(config["mask"], np.uint8), count=sum(sizes))
+    bits = np.unpackbits(np.frombuffer(b64decode(head["mask"]), np.uint8), count=sum(sizes))
     marks = torch.from_numpy(bits).split(sizes)
     return {name: mark.nonzero()[:, 0] for name, mark in zip(names, marks, strict=True)}
 

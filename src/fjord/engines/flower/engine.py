@@ -97,9 +97,7 @@ class FlowerEngine:
         node = self.nodes.choose(task.client_id, task.bytes)
         if isinstance(node, str):
             return node
-        content = encode_task(task, self.plan)
-        content.config_records["task"].update(self.order.fields())
-        message = self.post.send(node, "train", content, end)
+        message = self.post.send(node, "train", encode_task(task, self.plan, self.order.fields()), end)
         if not message:
             return "its message could not be sent"
         self.facts["sent"] += 1
