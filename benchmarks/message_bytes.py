@@ -1,0 +1,43 @@
+"""What a client is sent and sends back in a round over Flower, in bytes, beside 4 bytes for each weight it holds."""
+
+from fjord.elastic.elasticize import elasticize
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.slice import places, taken
+from fjord.engines.flower.codec import encode_task, encode_update
+from fjord.engines.flower.engine import Order
+from fjord.engines.flower.grid import content_bytes
+from fjord.local import Task, Update
+from fjord.models.catalog import PAPER
+from fjord.width import Width, uniform
+
+RECIPES = {"resnet18": "cifar10", "cnn": "femnist", "rnn": "shakespeare"}
+
+
+def sizes(model: ElasticModel, recipe: str, width: Width) -> tuple[int, int, int]:
+    """Return the bytes of the weights, and of the messages to and from a client with this ceiling."""
+    space = model.space.upto(width)
+    held = model.plan.ordered(width)
+    tensors = taken(model, places(model, held, space.widths))
+    counts = dict.fromkeys(space.widths, 100)
+    task = Task(3399, 499, 0.001, held, space, tensors)
+    update = Update(3399, tensors, 500, 1.2345678901234567, counts, counts, 10**13)
+    down = encode_task(task, model.plan, Order(recipe, ("seed=1",)).fields())
+    return 4 * sum(t.numel() for t in tensors.values()), content_bytes(down), content_bytes(encode_update(task, update))
+
+
+def main() -> None:
+    print(
+        "| model | width | weights, bytes | to the client | back | share of the full model |\n|---|---|---|---|---|---|"
+    )
+    for name, recipe in RECIPES.items():
+        entry = PAPER[name]()
+        model = elasticize(entry.model, *entry.inputs, widths=uniform(5), freeze=entry.freeze)
+        full = sizes(model, recipe, Width(1))[0]
+        for width in model.space.widths:
+            weights, down, up = sizes(model, recipe, width)
+            more = (f"{size:,} (+{size / weights - 1:.2%})" for size in (down, up))
+            print(f"| {name} | {width} | {weights:,} | {' | '.join(more)} | 1/{full / down:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
