@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr")
-from fjord.engines.flower import commands, fleet, keys, launch, processes
+from fjord.engines.flower import commands, fleet, launch, processes
 from fjord.engines.flower.folder import claim
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="fjord fleet needs /proc")
@@ -68,7 +68,6 @@ def test_a_fleet_over_tls_from_its_start_to_its_end(folder, stranger):
     assert [rows(shown.stdout)[f"node-{k}"][4] for k in (0, 1)] == ["yes", "yes"]
     assert "already up" in fjord("up", "--nodes", "1", "--folder", str(folder)).stderr
 
-    refused(known, folder)
     everything = processes.marked(known.mark)
     assert len(everything) == 6  # each with its SuperExec
 
@@ -97,21 +96,6 @@ def test_a_fleet_over_tls_from_its_start_to_its_end(folder, stranger):
     assert again.returncode == 0
     assert "nothing to end" in again.stdout
     assert stranger.poll() is None
-
-
-def refused(known: fleet.Fleet, folder: Path) -> None:
-    """A node whose key nobody registered gives up at once, and never is on the SuperLink's list."""
-    before = known.online()
-    keys.make_node_key(folder / "keys" / "unknown")
-    (own,) = commands.free_ports(1)
-    command = commands.supernode(folder, "unknown", "", (known.processes[0].port, own), tls=True)
-    env = fleet.environment(folder / "home" / "unknown")
-    log = folder / "logs" / "unknown.log"  # not a pipe: its SuperExec would hold it open until the node is waited for
-    with log.open("wb") as file:
-        done = subprocess.run(command, env=env, cwd=folder, stdout=file, stderr=file, timeout=60, check=False)
-    assert done.returncode != 0
-    assert "Exit Code: 305" in log.read_text()
-    assert known.online() == before
 
 
 def wait_until(true, seconds=10.0):

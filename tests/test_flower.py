@@ -17,6 +17,7 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fjord.app import device, serve
+from fjord.cli import main
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.slice import places, taken
@@ -33,6 +34,7 @@ from fjord.recipes.find import apply_settings, find_recipe
 from fjord.runner import run
 from fjord.runs import RunFolder
 from fjord.width import Width, uniform
+from network import cut_off
 
 RECIPE = """
 import os, signal
@@ -135,15 +137,16 @@ def test_slices_too_large_to_travel_beside_the_head_arrive_as_well(recipe, tmp_p
 def test_ray_gives_the_weights_of_the_in_process_engine_and_leaves_nothing_running(recipe, tmp_path):
     wanted = in_process(recipe, tmp_path / "here")
     words = ["run", recipe, "--engine", "flower-sim", "--output", "there", "--no-page", "--set", "workers=2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "fjord.cli", *words],
-        cwd=tmp_path,
-        env={**os.environ, "MARK_OF_TEST": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    with cut_off():  # it asks no network, where the kernel lets us see that
+        done = subprocess.run(
+            [sys.executable, "-m", "fjord.cli", *words],
+            cwd=tmp_path,
+            env={**os.environ, "MARK_OF_TEST": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert_same(RunFolder(tmp_path / "there"), wanted)
@@ -420,10 +423,30 @@ def test_a_server_killed_in_a_round_goes_on_to_the_same_weights(recipe, tmp_path
 def test_the_app_that_is_written_names_what_exists(tmp_path):
     write_app(tmp_path)
     for side in ("server", "client"):
-        names: dict = {}
+        names: dict = {"__file__": str(tmp_path / "fjord_app" / f"{side}.py")}
         exec((tmp_path / "fjord_app" / f"{side}.py").read_text(), names)
         assert type(names["app"]).__name__ == f"{side.title()}App"
     assert 'recipe = "demo"' in (tmp_path / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["run", "--engine", "flower-sim"], "--engine flower-sim"),
+        (["run", "--engine", "flower", "--superlink", "fleet"], "--engine flower"),
+        (["fleet", "status"], "fjord fleet"),
+        (["app"], "fjord app"),
+    ],
+)
+def test_where_flower_is_missing_the_message_says_what_to_install(words, what, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "flwr", None)  # as if it could not be found
+    monkeypatch.setattr(sys, "argv", ["fjord", *words])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    wanted = f"fjord: {what} needs Flower; install it with: pip install 'fjord-fl[flower]'"
+    assert capsys.readouterr().err.strip() == wanted
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("value", [{"deadline": 0}, {"deadline": float("nan")}, {"min_replies": 0}])

@@ -213,6 +213,17 @@ def test_a_run_killed_from_outside_ends_with_the_same_weights_and_leaves_no_work
     assert_same_run(folder / "outside", calm)
 
 
+def test_a_folder_belongs_to_one_process_at_a_time(folder, calm):
+    process = start(folder, "tiny.py", "--output", "shared", "--no-page", SLOW="0.1")
+    while len(rows_seen(folder / "shared")) < 1 and process.poll() is None:
+        time.sleep(0.005)
+    code, _, err = finish(start(folder, "--resume", "shared"))
+    assert code == 2
+    assert err.strip() == "fjord: run folder shared: another process runs in this folder; wait for it, or end it"
+    assert finish(process)[0] == 0
+    assert_same_run(folder / "shared", calm)
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

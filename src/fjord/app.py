@@ -3,15 +3,15 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fjord.devices.tiers import Varying
-from fjord.engines.flower.client import Device, client_app
+from fjord.engines.flower.client import ClientApp, Device, client_app
 from fjord.engines.flower.engine import FlowerEngine, Grid, Order, Patience
-from fjord.engines.flower.server import server_app
+from fjord.engines.flower.server import ServerApp, server_app
 from fjord.federation import Federation, RoundRecord
 from fjord.local import Trainer
 from fjord.recipes.find import apply_settings, find_recipe
@@ -27,9 +27,10 @@ def serve(
     *,
     resume: bool = False,
     on_round: OnRound | None = None,
+    sent: Path | None = None,
 ) -> RunFolder:
-    """Run a recipe into a folder, its clients on the nodes of a Grid."""
-    experiment = apply_settings(find_recipe(order.recipe)(), order.settings)
+    """Run a recipe into a folder, its clients on the nodes of a Grid; `sent` may hold the recipe's files."""
+    experiment = apply_settings(find_recipe(order.recipe, sent)(), order.settings)
     known = {"name": order.recipe, "set": list(order.settings)}
     engine = engines(grid, order, patience)
     return run(experiment, folder, recipe=known, resume=resume, on_round=on_round, engine=engine)
@@ -48,29 +49,34 @@ def engines(grid: Grid, order: Order, patience: Patience) -> MakeEngine:
 
 
 @lru_cache(maxsize=1)
-def device(order: Order) -> Device:
+def device(order: Order, sent: Path | None = None) -> Device:
     """Build what a client needs to train, the experiment's model and data, once in each process."""
-    experiment = apply_settings(find_recipe(order.recipe)(), order.settings)
+    experiment = apply_settings(find_recipe(order.recipe, sent)(), order.settings)
     federation = next(islice(experiment.federations(), order.stage, None))
     trainer = Trainer(federation.model, federation.data, federation.training, experiment.seed)
     return Device(trainer, federation.places)
 
 
-def _main(grid: Grid, config: Mapping[str, Any]) -> None:
+def server_of(sent: Path | None = None) -> ServerApp:
+    """Return the server's side of an app; the folder `sent` may hold its recipe's files."""
+    return server_app(partial(_main, sent=sent))
+
+
+def client_of(sent: Path | None = None) -> ClientApp:
+    """Return the devices' side."""
+    return client_app(partial(device, sent=sent))
+
+
+def _main(grid: Grid, config: Mapping[str, Any], sent: Path | None) -> None:
     """Run what a `flwr run` asks for."""
     order = Order(config["recipe"], tuple(shlex.split(config["settings"])))
     patience = Patience(float(config["deadline"]), int(config["min-replies"]))
     folder = Path(config["output"] or RunFolder.free(Path("runs") / Path(order.recipe).stem / "flower")).resolve()
     print(f"Run folder: {folder}", flush=True)
-    serve(grid, order, patience, folder, resume=bool(config["resume"]), on_round=_tell)
+    serve(grid, order, patience, folder, resume=bool(config["resume"]), on_round=_tell, sent=sent)
 
 
 def _tell(record: RoundRecord, done: int, total: int) -> None:
     scores = ", ".join(f"{width}: {score.accuracy:.1%}" for width, score in record.scores.items())
     counts = f"{record.engine['answered']:g} of {record.engine['sent']:g} answered, {len(record.dropped)} dropped"
     print(f"round {done} of {total}: {counts}, {record.seconds:.1f} s{f'; {scores}' if scores else ''}", flush=True)
-
-
-server = server_app(_main)
-client = client_app(device)
-"""What the app that `fjord app` writes is made of."""

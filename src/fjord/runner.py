@@ -50,10 +50,13 @@ def run(
     if digest := getattr(first.data, "digest", ""):
         config["data_digest"] = digest
     if resume:
-        runner.resume(config)
+        _demand_same(runner.folder, config)
     else:
         RunFolder.create(Path(folder), config)
-    runner.run(chain([first], models))
+    with runner.folder.alone():
+        if resume:
+            runner.resume()
+        runner.run(chain([first], models))
     return runner.folder
 
 
@@ -68,9 +71,8 @@ class _Runner:
     written: float = field(default_factory=time.monotonic)
     cost: float = 0.0
 
-    def resume(self, config: dict[str, Any]) -> None:
+    def resume(self) -> None:
         """Go back to the last checkpoint, if there is one yet."""
-        _demand_same(self.folder, config)
         for draft in self.folder.path.glob(".*.tmp"):  # what a kill left half written
             draft.unlink()
         tensors, info = self.folder.load_checkpoint() if self.folder.checkpoint.exists() else ({}, {})

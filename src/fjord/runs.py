@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from fjord.elastic.storage import read_tensors, write
@@ -67,6 +68,22 @@ class RunFolder:
             yield
         except OSError as error:
             raise ValueError(f"run folder {self.path}: cannot be written: {error}") from error
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from running in this folder meanwhile; with its process, a claim ends."""
+        claim = FileLock(self.path / ".lock", timeout=0)
+        with self.writing():
+            try:
+                claim.acquire()
+            except Timeout:
+                raise ValueError(
+                    f"run folder {self.path}: another process runs in this folder; wait for it, or end it"
+                ) from None
+        try:
+            yield
+        finally:
+            claim.release()
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file, whole or not at all."""

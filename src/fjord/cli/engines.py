@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fjord.experiment import Experiment
+from fjord.recipes.find import sources
 from fjord.runner import OnRound
 from fjord.runner import run as run_here
 
@@ -32,6 +34,8 @@ class Where:
             raise ValueError(
                 "--engine flower needs --superlink NAME, a connection of Flower's config.toml; others do not"
             )
+        if self.engine != "in-process":
+            demand_flower(f"--engine {self.engine}")
 
     def run(
         self, experiment: Experiment, folder: Path, recipe: dict[str, Any], resume: bool, on_round: OnRound
@@ -47,12 +51,14 @@ class Where:
     def _simulate(
         self, experiment: Experiment, folder: Path, recipe: dict[str, Any], resume: bool, on_round: OnRound
     ) -> None:
-        app, engine, simulation = _flower()
+        from fjord import app
+        from fjord.engines.flower import engine, simulation
+
         order = engine.Order(recipe["name"], tuple(recipe["set"]))
         patience = engine.Patience(self.deadline, self.min_replies)
         simulation.simulate(
             lambda grid: app.serve(grid, order, patience, folder, resume=resume, on_round=on_round),
-            app.client,
+            app.client_of(),
             num_nodes=experiment.cohort_size,
             workers=experiment.workers,
         )
@@ -69,22 +75,20 @@ class Where:
             "deadline": self.deadline,
             "min-replies": self.min_replies,
         }
-        status = submit(self.superlink, config)
+        status = submit(self.superlink, config, sources(recipe["name"]))
         if status != "finished:completed":
             raise ValueError(f"--superlink {self.superlink}: the run ended as {status}; its log says why")
 
 
-def _flower() -> Any:
-    try:
-        from fjord import app
-        from fjord.engines.flower import engine, simulation
-    except ImportError as error:
-        raise ValueError(f"--engine flower-sim: {error}; install it with: pip install 'fjord-fl[flower]'") from None
-    return app, engine, simulation
+def demand_flower(what: str) -> None:
+    """Say what to install where Flower is missing."""
+    if find_spec("flwr") is None:
+        raise ValueError(f"{what} needs Flower; install it with: pip install 'fjord-fl[flower]'")
 
 
 def app(output: Annotated[Path, typer.Option(help="Where to write it.")] = Path("fjord-app")) -> None:
     """Write the Flower app, for people who start runs with Flower's own `flwr run`."""
+    demand_flower("fjord app")
     from fjord.engines.flower.submit import write_app
 
     write_app(output)

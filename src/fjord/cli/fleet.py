@@ -8,13 +8,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fjord.cli.engines import demand_flower
 from fjord.engines.flower import fleet as fleets
 from fjord.engines.flower import launch
 
 out = Console(highlight=False)
-app = typer.Typer(help="A Flower fleet of real processes on this machine.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 Folder = Annotated[Path, typer.Option(help="Where its keys, logs and fleet.json are.")]
 FOLDER = Path(".fleet")
+
+
+@app.callback()
+def _always() -> None:
+    """Start and end a Flower fleet of real processes on this machine."""
+    demand_flower("fjord fleet")
 
 
 @app.command()

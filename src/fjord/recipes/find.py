@@ -1,6 +1,5 @@
 """Recipes by name, and those of a user's own file."""
 
-import runpy
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,9 +11,15 @@ from fjord.recipes.demo import demo
 
 RECIPES: dict[str, Callable[[], Experiment]] = {"demo": demo, **paper.RECIPES}
 
+MAIN, BESIDE = "recipe.py", "beside"
+"""Where a user's own recipe lies in the folder it is sent in, and where what it imports from beside it."""
 
-def find_recipe(name: str) -> Callable[[], Experiment]:
-    """Return a recipe of the list, or `file.py` / `file.py:function` (by default the function `recipe`)."""
+
+def find_recipe(name: str, sent: Path | None = None) -> Callable[[], Experiment]:
+    """Return a recipe of the list, or `file.py` / `file.py:function` (by default the function `recipe`).
+
+    If `sent`, the folder of `sources`, holds the file, it need not be where its name says.
+    """
     if name in RECIPES:
         return RECIPES[name]
     path, _, function = name.partition(":")
@@ -22,15 +27,39 @@ def find_recipe(name: str) -> Callable[[], Experiment]:
         raise ValueError(
             f"recipe {name!r} is unknown; known: {', '.join(RECIPES)}, theorem1, or a file such as mine.py:recipe"
         )
-    if not Path(path).is_file():
+    file, folder = _where(path, sent)
+    if not file.is_file():
         raise ValueError(f"recipe {name!r}: there is no file {path}")
-    folder = str(Path(path).resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # what the file imports from beside it
-    found = runpy.run_path(path).get(function or "recipe")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))  # what the file imports from beside it
+    # Also when sent, it is told the path it came from: its data may lie beside it there.
+    names: dict[str, Any] = {"__name__": "<recipe>", "__file__": path}
+    exec(compile(file.read_bytes(), path, "exec"), names)
+    found = names.get(function or "recipe")
     if not callable(found):
         raise ValueError(f"recipe {name!r}: {path} has no function {function or 'recipe'}()")
     return lambda: _made(name, found)
+
+
+def _where(path: str, sent: Path | None) -> tuple[Path, Path]:
+    """Return the file to read, and the folder in which it finds modules."""
+    if sent and (sent / MAIN).exists():
+        return sent / MAIN, sent / BESIDE
+    return Path(path), Path(path).resolve().parent
+
+
+def sources(name: str) -> dict[str, Path]:
+    """Return the files of a user's own recipe, by where they are sent: its own, and what it imported from beside it."""
+    if name in RECIPES:
+        return {}
+    path = Path(name.partition(":")[0]).resolve()
+    found = {MAIN: path}
+    for module, loaded in list(sys.modules.items()):
+        place = Path(*module.split("."))
+        for part in (place.with_suffix(".py"), place / "__init__.py"):
+            if getattr(loaded, "__file__", None) == str(path.parent / part) and part.parts[0] != "fjord":
+                found[f"{BESIDE}/{part}"] = path.parent / part
+    return found
 
 
 def _made(name: str, function: Callable[[], Any]) -> Experiment:

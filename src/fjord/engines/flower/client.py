@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.clientapp import ClientApp as ClientApp
 
 from fjord.elastic.slice import Places
 from fjord.engines.flower.codec import decode_task, encode_update, unpack

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr.app import Context
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid
+from flwr.serverapp import ServerApp as ServerApp
 
 
 def server_app(serve: Callable[[Grid, Mapping[str, Any]], None]) -> ServerApp:

@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from fjord.engines.flower.fleet import OFFLINE, script
 
@@ -47,22 +49,39 @@ clientapp = "fjord_app.client:app"
 """
 
 
-def write_app(folder: Path) -> None:
-    """Write the Flower app: a folder that `flwr run` takes."""
+SIDE = """\
+\"\"\"The {side}.\"\"\"
+
+from pathlib import Path
+
+from fjord.app import {side}_of
+
+app = {side}_of(Path(__file__).with_name("sent"))
+"""
+
+
+def write_app(folder: Path, files: Mapping[str, Path] = MappingProxyType({})) -> None:
+    """Write the Flower app: a folder that `flwr run` takes, with the files of a recipe."""
     package = folder / "fjord_app"
     package.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(PROJECT + _toml(DEFAULTS))
     (package / "__init__.py").write_text('"""A recipe of fjord-fl as a Flower app."""\n')
     for side in ("server", "client"):
-        text = f'"""The {side}."""\n\nfrom fjord.app import {side} as app\n\n__all__ = ["app"]\n'
-        (package / f"{side}.py").write_text(text)
+        (package / f"{side}.py").write_text(SIDE.format(side=side))
+    for name, file in files.items():
+        place = package / "sent" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, place)
 
 
-def submit(superlink: str, config: Mapping[str, Value]) -> str:
-    """Run the app on a SuperLink of FLWR_HOME's config.toml, showing its log; return how the run ended."""
+def submit(superlink: str, config: Mapping[str, Value], files: Mapping[str, Path]) -> str:
+    """Run the app on a SuperLink of FLWR_HOME's config.toml, showing its log; return how the run ended.
+
+    The files of the recipe go with it: nodes run what the SuperLink sends in any case.
+    """
     with TemporaryDirectory() as made:
         folder = Path(made)  # an empty place to start from, too: Python looks for modules there
-        write_app(folder / "app")
+        write_app(folder / "app", files)
         (folder / "run.toml").write_text(_toml({**DEFAULTS, **config}))
         words = ["run", "app", superlink, "--stream", "--run-config", "run.toml"]
         process = subprocess.Popen(
