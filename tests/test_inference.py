@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
