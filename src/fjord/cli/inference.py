@@ -19,6 +19,7 @@ from fjord.inference.latency import first_example, latencies
 from fjord.inference.limits import Limits, show_cost
 from fjord.inference.search import Found
 from fjord.inference.search import search as find_widths
+from fjord.models.catalog import PAPER
 from fjord.seeding import derive
 
 out = Console(highlight=False)
@@ -38,7 +39,7 @@ def latency(
     """Time one request at each width, beside its multiply-accumulates: a model, a run folder or a saved file."""
     if threads < 1:
         raise ValueError(f"--threads {threads}: must be at least 1")
-    if Path(model).exists():
+    if model not in PAPER and Path(model).exists():
         trained = open_trained(Path(model), data)
         elastic, inputs = trained.model, _request(trained)
     else:

@@ -100,7 +100,8 @@ class ElasticModel:
 
     def sync(self) -> None:
         """Write back what the user trained in copied weights (see `at`)."""
-        changed = [part for view in self._views.values() if view.held for part in view.copies if part.changed]
+        views = list(self._views.values())  # another thread may be adding one
+        changed = [part for view in views if view.held for part in view.copies if part.changed]
         for part in changed:
             if part.outdated:
                 raise ValueError(
@@ -108,7 +109,7 @@ class ElasticModel:
                     "call at() before each step, or step both with a SlicedOptimizer"
                 )
             part.push()
-        for view in self._views.values() if changed else ():
+        for view in views if changed else ():
             view.pull()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -35,8 +35,9 @@ class Served:
 class Controller:
     """Answers requests at the largest width that keeps to a latency target, in `quantile` of the requests.
 
-    `inputs` is one request as it will come: each width is timed on it first. All submodels lie on the model's own
-    weights, so that a change of width loads and copies nothing. May be called from several threads.
+    `inputs` is one request as it will come: each width is timed on it first, and the model is put in evaluation mode.
+    All submodels lie on the model's own weights, so that a change of width loads and copies nothing. May be called
+    from several threads.
     """
 
     def __init__(

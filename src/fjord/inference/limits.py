@@ -97,6 +97,11 @@ class Meter:
         """Say whether a submodel keeps to all limits."""
         return all(cost <= self.most[name] for name, cost in self.costs(widths).items())
 
+    def share(self, widths: dict[str, Width]) -> float:
+        """Return how much of its limits a submodel uses up, on average."""
+        costs = self.costs(widths)
+        return sum(cost / self.most[name] for name, cost in costs.items()) / len(costs)
+
     def _measure(self, name: str, widths: dict[str, Width]) -> float:
         count: dict[str, Callable[[], float]] = {
             "macs": lambda: mix_macs(self.model, widths, self.limits.inputs),

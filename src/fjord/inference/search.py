@@ -166,7 +166,7 @@ class _Hunt:
         """Return all choices, best first; of equals the cheaper."""
 
         def rank(choice: Choice) -> tuple[Any, ...]:
-            return -self.scores[choice], sum(self.meter.costs(self.widths_of(choice)).values()), choice
+            return -self.scores[choice], self.meter.share(self.widths_of(choice)), choice
 
         return sorted(self.scores, key=rank)
 
