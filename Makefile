@@ -29,6 +29,8 @@ check: $(READY)  ## what must pass before a commit
 bench: $(READY)  ## ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.plan_time
 	$(BIN)/python -m benchmarks.step_cost
+	$(BIN)/python -m benchmarks.latency
+	$(BIN)/python -m benchmarks.controller
 	$(BIN)/python -m benchmarks.federated
 	@test -z "$$FJORD_DATA" || $(BIN)/python -m benchmarks.data
 

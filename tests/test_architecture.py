@@ -12,7 +12,7 @@ LAYERS = [
     {"data"},
     {"objective", "footprint", "devices", "merge"},
     {"optim", "evaluate"},
-    {"train"},
+    {"train", "inference"},
     {"local"},
     {"check", "methods", "strategies"},
     {"engines"},

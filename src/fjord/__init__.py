@@ -6,12 +6,17 @@ from fjord.devices.tiers import Devices, Listed, Tiers, Varying, busy, read_ceil
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.errors import ElasticityError
 from fjord.elastic.model import ElasticModel
+from fjord.elastic.recalibrate import recalibrate
 from fjord.elastic.rules.call import Call
 from fjord.elastic.storage import load, read_cut, read_info
 from fjord.evaluate import Score, evaluate, score
 from fjord.experiment import Experiment
 from fjord.federation import RoundRecord
 from fjord.footprint import Footprint, footprints
+from fjord.inference.controller import Controller
+from fjord.inference.latency import Latency, latencies
+from fjord.inference.limits import Limits
+from fjord.inference.search import Found, search
 from fjord.methods import METHODS, Grant, Method, find_method
 from fjord.objective import cross_entropy, plain, self_distillation
 from fjord.optim import SlicedOptimizer
@@ -25,6 +30,7 @@ from fjord.width import Width, WidthSpace, kept_units, parse_width, uniform
 __all__ = [
     "METHODS",
     "Call",
+    "Controller",
     "Devices",
     "ElasticModel",
     "ElasticityError",
@@ -34,8 +40,11 @@ __all__ = [
     "FedAvgM",
     "FederatedData",
     "Footprint",
+    "Found",
     "Generated",
     "Grant",
+    "Latency",
+    "Limits",
     "Listed",
     "Method",
     "Partitioned",
@@ -58,6 +67,7 @@ __all__ = [
     "fit",
     "footprints",
     "kept_units",
+    "latencies",
     "load",
     "parse_width",
     "partition",
@@ -65,8 +75,10 @@ __all__ = [
     "read_ceilings",
     "read_cut",
     "read_info",
+    "recalibrate",
     "run",
     "score",
+    "search",
     "self_distillation",
     "shared_tiers",
     "train_step",

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
-from fjord.elastic.blueprint import without_weights
+from fjord.elastic.blueprint import as_kinds, without_weights
 from fjord.elastic.model import ElasticModel
-from fjord.width import Width, WidthLike, parse_width
+from fjord.elastic.trace import named_tensors
+from fjord.width import Width, WidthLike, Widths, parse_width
 
 CONVENTION = (
     "MACs: multiply-accumulates of convolutions, linear and recurrent layers and attention for one example, "
@@ -44,6 +45,25 @@ def footprints(
     """Return the footprint at each width; training memory is that of a batch."""
     chosen = model.space.widths if widths is None else [parse_width(w) for w in widths]
     return [footprint(model.cut(width), width, inputs, batch) for width in chosen]
+
+
+def mix_macs(model: ElasticModel, width: Widths, inputs: tuple[Any, ...]) -> int:
+    """Return the multiply-accumulates of one example at any width, also by layer, without copying weights."""
+    kept = model.plan.ordered(width)
+    shapes = model.plan.cut_shapes(kept)
+    kinds = named_tensors(model.blueprint.template)
+    tensors = as_kinds(
+        {name: torch.empty(shape, dtype=kinds[name].dtype, device="meta") for name, shape in shapes.items()},
+        model.blueprint.template,
+    )
+    return count_macs(model.blueprint.build(tensors, model.plan, kept).eval(), on_meta(inputs, 1))
+
+
+def mix_bytes(model: ElasticModel, width: Widths) -> int:
+    """Return the bytes of all tensors of a submodel of any width, also by layer."""
+    kinds = named_tensors(model.blueprint.template)
+    shapes = model.plan.cut_shapes(model.plan.ordered(width))
+    return sum(prod(shape) * kinds[name].element_size() for name, shape in shapes.items())
 
 
 def footprint(net: nn.Module, width: Width, inputs: tuple[Any, ...], batch: int = 1) -> Footprint:

@@ -31,9 +31,10 @@ Freeze = Annotated[list[str] | None, typer.Option(help="Keep a layer whole, by n
 RoundTo = Annotated[int, typer.Option(help="Round channel counts up to a multiple.")]
 
 
-def _elastic(
+def elastic_of(
     name: str, shape: str | None, widths: str, freeze: list[str] | None, round_to: int
 ) -> tuple[ElasticModel, Entry]:
+    """Return a model by name as an elastic one, with its example inputs."""
     entry = find_model(name, shape)
     whole = [*entry.freeze, *(freeze or [])]
     return elasticize(entry.model, entry.inputs, widths=parse_space(widths), freeze=whole, round_to=round_to), entry
@@ -48,7 +49,7 @@ def inspect(
         out.print(f"{model}: {info.model}, BatchNorm: {info.norms}", markup=False)
         out.print(describe_plan(info.plan, info.space), markup=False, end="", soft_wrap=True)
         return
-    elastic, _ = _elastic(model, input, widths, freeze, round_to)
+    elastic, _ = elastic_of(model, input, widths, freeze, round_to)
     out.print(elastic.summary(), markup=False, end="", soft_wrap=True)
 
 
@@ -61,7 +62,7 @@ def footprint(
     batch: Annotated[int, typer.Option(help="Batch size for the training memory.")] = 1,
 ) -> None:
     """Print multiply-accumulates, parameters, bytes and training memory at each width."""
-    elastic, entry = _elastic(model, input, widths, freeze, round_to)
+    elastic, entry = elastic_of(model, input, widths, freeze, round_to)
     table = Table("width", "MACs", "weights", "parameters", "bytes", f"training memory (batch {batch})", title=model)
     for row in footprints(elastic, entry.inputs, batch=batch):
         table.add_row(

@@ -10,9 +10,17 @@ from torch import Tensor, nn
 
 from fjord.elastic.blueprint import Blueprint
 from fjord.elastic.norms import Norms, locate, norm_tensors
-from fjord.elastic.plan import Indices, Kept, WidthPlan, own, take
+from fjord.elastic.plan import Indices, Kept, WidthPlan, leading, own, take
 from fjord.elastic.view import Part, View
 from fjord.width import Width, Widths, WidthSpace
+
+Mix = tuple[tuple[str, Width], ...]
+"""The width of each family in one order: what a submodel is known by."""
+
+
+def as_mix(widths: dict[str, Width]) -> Mix:
+    """Return widths by family as a key."""
+    return tuple(sorted(widths.items()))
 
 
 class ElasticModel:
@@ -20,7 +28,8 @@ class ElasticModel:
 
     BatchNorm layers are kept once per width (`norms="layers"`), or only their statistics are
     (`"statistics"`), or they are `"shared"`; a tensor kept per width has that width in its key,
-    as in `bn1.weight@2/5`.
+    as in `bn1.weight@2/5`. `calibrated` holds BatchNorm statistics that were measured afterwards
+    for submodels that have none of their own (see `recalibrate`).
     """
 
     def __init__(
@@ -29,7 +38,8 @@ class ElasticModel:
         self.blueprint, self.plan, self.space, self.norms = blueprint, plan, space, norms
         self.tensors = tensors
         self.training = blueprint.template.training
-        self._views: dict[tuple[tuple[str, Width], ...], View] = {}
+        self.calibrated: dict[Mix, dict[str, Tensor]] = {}
+        self._views: dict[Mix, View] = {}
         self._by_width: dict[Width, View] = {}
 
     @classmethod
@@ -63,7 +73,7 @@ class ElasticModel:
         view = self._by_width.get(width) if isinstance(width, Width) else None
         if view is None:
             widths = self.plan.widths(width)
-            view = self._views.get(key := tuple(sorted(widths.items())))
+            view = self._views.get(key := as_mix(widths))
             if view is None:
                 view = self._views[key] = self._new_view(widths)
             if isinstance(width, Width):
@@ -77,20 +87,21 @@ class ElasticModel:
 
     def _new_view(self, widths: dict[str, Width]) -> View:
         strange = set(widths.values()) - set(self.space.widths)
-        if strange and norm_tensors(self.blueprint.template, self.norms):
+        if strange and as_mix(widths) not in self.calibrated and norm_tensors(self.blueprint.template, self.norms):
             raise ValueError(
                 f"width {', '.join(map(str, sorted(strange)))} is not one of {', '.join(map(str, self.space.widths))} "
-                "and has no BatchNorm layers of its own to train: use cut(), or elasticize with this width"
+                "and has no BatchNorm layers of its own: give it statistics with fjord.recalibrate(model, width, "
+                "batches), or use cut(), or elasticize with this width"
             )
         kept = self._ordered(widths)
-        sources = self._sources(widths, kept)
-        parts = {name: Part.of(key, self.tensors[key], indices) for name, (key, indices) in sources.items()}
+        parts = {name: Part.of(*stored) for name, stored in self._stored(widths, kept).items()}
         net = self.blueprint.build({name: part.tensor for name, part in parts.items()}, self.plan, kept)
         return View(net.train(self.training), parts)
 
     def sync(self) -> None:
         """Write back what the user trained in copied weights (see `at`)."""
-        changed = [part for view in self._views.values() if view.held for part in view.copies if part.changed]
+        views = list(self._views.values())  # another thread may be adding one
+        changed = [part for view in views if view.held for part in view.copies if part.changed]
         for part in changed:
             if part.outdated:
                 raise ValueError(
@@ -98,7 +109,7 @@ class ElasticModel:
                     "call at() before each step, or step both with a SlicedOptimizer"
                 )
             part.push()
-        for view in self._views.values() if changed else ():
+        for view in views if changed else ():
             view.pull()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,22 +126,45 @@ class ElasticModel:
         kept = self._ordered(widths) if kept is None else kept
         return self.blueprint.build(self.cut_tensors(widths, kept), self.plan, kept).train(self.training)
 
-    def cut_tensors(self, width: Widths, kept: Kept | None = None) -> dict[str, Tensor]:
-        """Return copies of the tensors of the submodel of this width."""
+    def cut_tensors(self, width: Widths, kept: Kept | None = None, *, warn: bool = True) -> dict[str, Tensor]:
+        """Return copies of the tensors of the submodel of this width; warn of BatchNorm statistics that do not fit."""
         self.sync()
         widths = self.plan.widths(width)
-        sources = self._sources(widths, self._ordered(widths) if kept is None else kept)
-        return {
-            name: own(take(self.tensors[key], indices), self.tensors[key]) for name, (key, indices) in sources.items()
-        }
+        stored = self._stored(widths, self._ordered(widths) if kept is None else kept, warn=warn)
+        return {name: own(take(tensor, indices), tensor) for name, (_, tensor, indices) in stored.items()}
+
+    def calibrate(self, width: Widths, statistics: dict[str, Tensor]) -> None:
+        """Give a submodel BatchNorm statistics of its own; `at` then returns another module than before."""
+        self.sync()
+        mix = as_mix(self.plan.widths(width))
+        self._forget_views([mix])
+        self.calibrated[mix] = {name: value.clone() for name, value in statistics.items()}
+
+    def _forget_views(self, mixes: Iterable[Mix]) -> None:
+        """Let go of shared submodels, which the next call of `at` builds anew."""
+        for mix in mixes:
+            self._views.pop(mix, None)
+        self._by_width.clear()
 
     def _ordered(self, widths: dict[str, Width]) -> Kept:
         """Return the units a submodel keeps unless told otherwise."""
         return self.plan.ordered(widths)
 
-    def _sources(self, widths: dict[str, Width], kept: Kept) -> dict[str, tuple[str, Indices]]:
+    def _stored(
+        self, widths: dict[str, Width], kept: Kept, *, warn: bool = True
+    ) -> dict[str, tuple[str, Tensor, Indices]]:
+        """Return for each tensor of a submodel its key, where it lies and the indices to take."""
+        measured = self.calibrated.get(as_mix(widths), {}) if all(map(leading, kept.values())) else {}
+        sources = self._sources(widths, kept, calibrated=bool(measured) or not warn)
+        found = {name: (key, self.tensors[key], indices) for name, (key, indices) in sources.items()}
+        return found | {name: (f"{name} (calibrated)", value, [None] * value.dim()) for name, value in measured.items()}
+
+    def _sources(
+        self, widths: dict[str, Width], kept: Kept, *, calibrated: bool = False
+    ) -> dict[str, tuple[str, Indices]]:
         """Return for each tensor of a submodel its key and the indices to take."""
-        return locate(self.plan, self.space, norm_tensors(self.blueprint.template, self.norms), widths, kept)
+        per_width = norm_tensors(self.blueprint.template, self.norms)
+        return locate(self.plan, self.space, per_width, widths, kept, calibrated=calibrated)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the full-size trainable tensors by key."""
@@ -145,7 +179,10 @@ class ElasticModel:
         return {key: tensor.detach() for key, tensor in self.tensors.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Copy all tensors in, over whatever submodels hold; names and shapes must match."""
+        """Copy all tensors in, over whatever submodels hold; names and shapes must match.
+
+        What `recalibrate` measured belonged to other weights and is forgotten.
+        """
         if state.keys() != self.tensors.keys():
             odd = ", ".join(sorted(state.keys() ^ self.tensors.keys()))
             raise ValueError(f"state: these tensors are missing or unknown: {odd}")
@@ -159,6 +196,8 @@ class ElasticModel:
         with torch.no_grad():
             for key, tensor in self.tensors.items():
                 tensor.copy_(state[key])
+        self._forget_views(self.calibrated)
+        self.calibrated.clear()
         for view in self._views.values():
             view.pull()
 
@@ -167,6 +206,7 @@ class ElasticModel:
         device = torch.device(device)
         self.sync()
         self.tensors = {k: own(t.to(device), t) for k, t in self.tensors.items()}
+        self.calibrated = {m: {k: t.to(device) for k, t in s.items()} for m, s in self.calibrated.items()}
         self._views.clear()
         self._by_width.clear()
         return self

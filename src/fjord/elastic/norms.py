@@ -27,15 +27,24 @@ def norm_tensors(model: nn.Module, norms: Norms) -> set[str]:
 
 
 def locate(
-    plan: WidthPlan, space: WidthSpace, per_width: set[str], widths: dict[str, Width], kept: Kept
+    plan: WidthPlan,
+    space: WidthSpace,
+    per_width: set[str],
+    widths: dict[str, Width],
+    kept: Kept,
+    *,
+    calibrated: bool = False,
 ) -> dict[str, tuple[str, Indices]]:
-    """Return, for each tensor of a submodel, the key of the stored tensor and the indices to take from it."""
+    """Return, for each tensor of a submodel, the key of the stored tensor and the indices to take from it.
+
+    A `calibrated` submodel has BatchNorm statistics elsewhere, so nothing is said of a width that was not trained.
+    """
     indices = plan.kept_indices(kept)
     if all(map(leading, kept.values())):
         stored = {name: _stored_width(plan, space, widths, name) for name in per_width}
     else:  # units chosen otherwise are all there only in the widest
         stored = dict.fromkeys(per_width, space.largest)
-    if per_width:
+    if per_width and not calibrated:
         _warn_of_untrained(widths, space)
     held = {w: plan.kept_indices(plan.ordered(w)) for w in set(stored.values())}
     found: dict[str, tuple[str, Indices]] = {}
@@ -53,8 +62,8 @@ def _warn_of_untrained(widths: dict[str, Width], space: WidthSpace) -> None:
     if strange:
         warnings.warn(
             f"width {strange} is not one the model was trained at ({', '.join(map(str, space.widths))}): its BatchNorm "
-            "layers are cut from the next larger width and need recalibration",
-            stacklevel=5,
+            "layers are cut from the next larger width and need recalibration (fjord.recalibrate)",
+            stacklevel=7,
         )
 
 

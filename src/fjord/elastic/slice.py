@@ -68,7 +68,9 @@ class Slice(ElasticModel):
     def _ordered(self, widths: dict[str, Width]) -> Kept:
         return below(self.plan, self.held, widths[""])
 
-    def _sources(self, widths: dict[str, Width], kept: Kept) -> dict[str, tuple[str, Indices]]:
+    def _sources(
+        self, widths: dict[str, Width], kept: Kept, *, calibrated: bool = False
+    ) -> dict[str, tuple[str, Indices]]:
         inner, outer = self.plan.kept_indices(kept), self.plan.kept_indices(self.held)
         return {
             name: (f"{name}@{widths['']}", [None] * len(i))

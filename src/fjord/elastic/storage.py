@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -17,7 +17,7 @@ from torch._ops import OpOverloadPacket
 
 from fjord.elastic.blueprint import Blueprint, Factory, as_kinds, without_weights
 from fjord.elastic.elasticize import open_trace
-from fjord.elastic.model import ElasticModel
+from fjord.elastic.model import ElasticModel, Mix, as_mix
 from fjord.elastic.module_cut import attribute_meanings
 from fjord.elastic.norms import Norms, locate, norm_tensors
 from fjord.elastic.plan import WidthPlan
@@ -42,11 +42,16 @@ class Info:
     width: str | None
     """The width of a file that holds one submodel, as text; None where it holds all."""
     text: str
+    calibrated: Mapping[Mix, str]
+    """The mark, after the @ of a tensor's key, of each submodel whose BatchNorm statistics were measured afterwards."""
+    statistics: frozenset[str]
+    """Those statistics, by name."""
 
 
 def save(model: ElasticModel, path: str | Path) -> None:
     """Write an elastic model to one file, whole or not at all."""
-    info = {
+    marks = _marks(model.calibrated)
+    info: dict[str, Any] = {
         "format": FORMAT,
         "model": type(model.blueprint.template).__name__,
         "plan": model.plan.to_json(),
@@ -56,7 +61,20 @@ def save(model: ElasticModel, path: str | Path) -> None:
         "route": model.blueprint.route,
         "attributes": sorted(f"{kind.__qualname__}.{key}" for kind, key in model.blueprint.attributes),
     }
-    write(path, model.state_dict(), {"fjord": json.dumps(info)})
+    if marks:
+        info["statistics"] = sorted(norm_tensors(model.blueprint.template, "statistics"))
+        info["calibrated"] = {mark: {name: str(width) for name, width in mix} for mix, mark in marks.items()}
+    measured = {f"{name}@{marks[mix]}": t for mix, found in model.calibrated.items() for name, t in found.items()}
+    write(path, model.state_dict() | measured, {"fjord": json.dumps(info)})
+
+
+def _marks(mixes: Iterable[Mix]) -> dict[Mix, str]:
+    """Return a mark for each submodel: its width, or a number where layers have widths of their own."""
+    marks = {}
+    for number, mix in enumerate(mixes):
+        widths = {width for _, width in mix}
+        marks[mix] = str(widths.pop()) if len(widths) == 1 else f"mix-{number}"
+    return marks
 
 
 def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -111,7 +129,9 @@ def read_info(path: str | Path) -> Info:
         space = WidthSpace.of({w: Fraction(p) for w, p in data["widths"].items()})
         plan = WidthPlan.from_json(data["plan"])
         names = frozenset(data["per_width"]), data["route"], frozenset(data["attributes"])
-        return Info(data["model"], plan, space, data["norms"], *names, metadata.get("width"), text)
+        mixes = {as_mix(plan.widths(widths)): mark for mark, widths in data.get("calibrated", {}).items()}
+        measured = mixes, frozenset(data.get("statistics", ()))
+        return Info(data["model"], plan, space, data["norms"], *names, metadata.get("width"), text, *measured)
     except (json.JSONDecodeError, KeyError, TypeError, IndexError) as error:
         raise ValueError(f"{path}: its width plan cannot be read ({type(error).__name__}: {error})") from error
 
@@ -122,17 +142,33 @@ def read_cut(path: str | Path, width: Widths) -> dict[str, Tensor]:
     if info.width is not None:
         raise ValueError(f"{path}: holds the submodel of width {info.width} alone; read it whole with load()")
     widths = info.plan.widths(width)
-    sources = locate(info.plan, info.space, set(info.per_width), widths, info.plan.ordered(widths))
+    mark = info.calibrated.get(as_mix(widths))
+    kept = info.plan.ordered(widths)
+    sources = locate(info.plan, info.space, set(info.per_width), widths, kept, calibrated=mark is not None)
     with _open(path) as file:
         _check_tensors(path, file, info)
+        for name in info.statistics if mark is not None else ():
+            sources[name] = (f"{name}@{mark}", [None] * len(info.plan.shapes[name]))
         return {name: _read_slice(file.get_slice(key), indices) for name, (key, indices) in sources.items()}
 
 
-def write_cut(source: str | Path, width: WidthLike, target: str | Path) -> dict[str, Tensor]:
+def write_cut(source: str | Path, width: Widths, target: str | Path) -> dict[str, Tensor]:
     """Cut one width out of a file into a file of its own, which `load` opens."""
     tensors = read_cut(source, width)
-    write(target, tensors, {"fjord": read_info(source).text, "width": str(parse_width(width))})
+    write(target, tensors, {"fjord": read_info(source).text, "width": _as_text(width)})
     return tensors
+
+
+def _as_text(width: Widths) -> str:
+    """Write a width as text, or widths by layer as JSON."""
+    if isinstance(width, Mapping):
+        return json.dumps({name: str(parse_width(value)) for name, value in width.items()})
+    return str(parse_width(width))
+
+
+def _from_text(text: str) -> Widths:
+    widths: dict[str, WidthLike] | str = json.loads(text) if text.startswith("{") else text
+    return widths
 
 
 def _check_tensors(path: str | Path, file: Any, info: Info) -> None:
@@ -141,6 +177,9 @@ def _check_tensors(path: str | Path, file: Any, info: Info) -> None:
     for width in info.space.widths if info.per_width else ():
         shapes = info.plan.cut_shapes(info.plan.ordered(width))
         expected |= {f"{name}@{width}": shapes[name] for name in info.per_width}
+    for mix, mark in info.calibrated.items():
+        shapes = info.plan.cut_shapes(info.plan.ordered(dict(mix)))
+        expected |= {f"{name}@{mark}": shapes[name] for name in info.statistics}
     names = set(file.keys())
     if names != expected.keys():
         raise ValueError(f"{path}: tensors missing or unknown: {', '.join(sorted(names ^ expected.keys()))}")
@@ -202,14 +241,22 @@ def load(
             raise ValueError(f"{path}: holds the submodel of width {info.width} alone; load it without a width")
         with _open(path) as file:
             tensors = as_kinds({key: file.get_tensor(key) for key in file.keys()}, model)
-        return blueprint.build(tensors, info.plan, info.plan.ordered(info.width)).train(model.training)
+        return blueprint.build(tensors, info.plan, info.plan.ordered(_from_text(info.width))).train(model.training)
     if width is None:
         with _open(path) as file:
             _check_tensors(path, file, info)
             tensors = {key: file.get_tensor(key) for key in file.keys()}
-        return ElasticModel(blueprint, info.plan, info.space, info.norms, as_kinds(tensors, model))
+        return _whole(blueprint, info, tensors)
     tensors = as_kinds(read_cut(path, width), model)
     return blueprint.build(tensors, info.plan, info.plan.ordered(width)).train(model.training)
+
+
+def _whole(blueprint: Blueprint, info: Info, tensors: dict[str, Tensor]) -> ElasticModel:
+    marks = info.calibrated.items()
+    measured = {mix: {name: tensors.pop(f"{name}@{mark}") for name in info.statistics} for mix, mark in marks}
+    model = ElasticModel(blueprint, info.plan, info.space, info.norms, as_kinds(tensors, blueprint.template))
+    model.calibrated = measured
+    return model
 
 
 @dataclass(frozen=True)

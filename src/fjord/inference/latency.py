@@ -1,0 +1,68 @@
+"""How long a request takes at each width."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from fjord.elastic.model import ElasticModel
+from fjord.footprint import mix_macs
+from fjord.width import Width, WidthLike, parse_width
+
+Key = TypeVar("Key")
+Clock = Callable[[], float]
+ROUNDS = 20
+SECONDS = 2.0
+"""How long measuring goes on where that comes first: wide networks are slow."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """The time of one request at one width, in seconds, and its multiply-accumulates."""
+
+    width: Width
+    seconds: float
+    """The best of all runs: what the width needs when nothing else runs."""
+    median: float
+    macs: int
+
+
+def latencies(model: ElasticModel, inputs: tuple[Any, ...], widths: Iterable[WidthLike] | None = None) -> list[Latency]:
+    """Measure requests of these inputs at each width (by default all of the model's), on plain cut submodels."""
+    chosen = model.space.widths if widths is None else tuple(parse_width(w) for w in widths)
+    times = time_networks({width: model.cut(width).eval() for width in chosen}, inputs)
+    return [Latency(w, min(times[w]), median(times[w]), mix_macs(model, w, inputs)) for w in chosen]
+
+
+def first_example(inputs: Iterable[Any]) -> tuple[Any, ...]:
+    """Return inputs with a batch of one."""
+    return tuple(pytree.tree_map(lambda v: v[:1] if isinstance(v, Tensor) and v.dim() else v, tuple(inputs)))
+
+
+@torch.inference_mode()
+def time_networks(
+    nets: Mapping[Key, nn.Module],
+    inputs: tuple[Any, ...],
+    *,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+    clock: Clock = time.perf_counter,
+) -> dict[Key, list[float]]:
+    """Return the times of some runs of each network; they take turns, so that a slow moment hits all."""
+    for net in nets.values():
+        net(*inputs)  # the first call allocates and chooses kernels
+    times: dict[Key, list[float]] = {key: [] for key in nets}
+    begun = clock()
+    for done in range(rounds):
+        if done >= 3 and clock() - begun > seconds:
+            break
+        for key, net in nets.items():
+            start = clock()
+            net(*inputs)
+            times[key].append(clock() - start)
+    return times
