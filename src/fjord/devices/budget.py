@@ -1,6 +1,6 @@
 """What a device can spare for a round: time, memory and bandwidth."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -42,6 +42,7 @@ class Budget:
         strange = sorted(given.keys() - set(LIMITS))
         if strange:
             raise ValueError(f"{prefix}{strange[0]}: no such limit; known: {', '.join(LIMITS)}")
+        readers: dict[str, Callable[[str, Any], Any]]
         readers = {"deadline": parse_seconds, "memory": parse_bytes, "bandwidth": parse_rate, "examples": _count}
         return cls(**{key: readers[key](f"{prefix}{key}", value) for key, value in given.items()})
 
@@ -58,7 +59,7 @@ class Budget:
             if not equals:
                 raise ValueError(f"--budget {word}: write it as limit=value, such as deadline=60s")
             limits[key] = value
-        cls.parse(limits, "--budget ")
+        cls.parse({"examples": 1, **limits}, "--budget ")  # a node bound to a client knows how many examples it has
         return limits
 
 

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -120,6 +120,16 @@ class Profile:
         plain = {**asdict(self), "costs": [{**asdict(cost), "width": str(cost.width)} for cost in self.costs]}
         return {"fjord_profile": VERSION, **plain}
 
+    def answer(self, budget: Budget) -> dict[str, Any]:
+        """Return a budget and the widest that fits it, as plain data; null where nothing fits."""
+        answers = []
+        for kd in self.kinds:
+            fitting = [verdict for verdict in self.verdicts(budget, kd) if verdict.fits]
+            best = max(fitting, key=lambda verdict: verdict.cost.width, default=None)
+            row = {"kd": kd, "width": None if best is None else str(best.cost.width)}
+            answers.append({**row, "round_seconds": None if best is None or not budget.examples else best.seconds})
+        return {"budget": asdict(budget), "answers": answers}
+
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Self:
         """Return the profile in plain data."""
@@ -127,7 +137,7 @@ class Profile:
             raise ValueError(f"fjord_profile={data.get('fjord_profile')!r}: this version reads {VERSION}")
         known = {field.name: data[field.name] for field in fields(cls)}
         costs = tuple(Cost(**{**cost, "width": parse_width(cost["width"])}) for cost in known["costs"])
-        return replace(cls(**{**known, "costs": costs}))
+        return cls(**{**known, "costs": costs})
 
 
 def too_little(budget: Budget, smallest: Verdict) -> str:
@@ -160,8 +170,13 @@ def _too_slow(budget: Budget, deadline: float, smallest: Verdict) -> str:
     )
 
 
-def read_profiles(path: str | Path) -> list[Profile]:
-    """Read a file of one profile or a list of them."""
-    data = json.loads(Path(path).read_text())
-    found: Iterable[Any] = data if isinstance(data, list) else [data]
-    return [Profile.of_json(one) for one in found]
+def read_profile(path: str | Path) -> Profile:
+    """Read the file of one profile."""
+    try:
+        return Profile.of_json(json.loads(Path(path).read_text()))
+    except OSError as error:
+        raise ValueError(f"profile {path}: cannot be read: {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"profile {path}: {error}") from error
+    except KeyError as error:
+        raise ValueError(f"profile {path}: has no {error}") from error

@@ -5,7 +5,9 @@ import re
 
 TIMES = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
 SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-BITS = {f"{prefix}{word}": 10**power / 8 for word in ("bit", "bps") for prefix, power in zip("kMG", (3, 6, 9))}
+BITS = {
+    f"{prefix}{word}": scale / 8 for word in ("bit", "bps") for prefix, scale in {"k": 1e3, "M": 1e6, "G": 1e9}.items()
+}
 RATES: dict[str, float] = {"bit": 1 / 8, "bps": 1 / 8, **BITS, **{f"{unit}/s": size for unit, size in SIZES.items()}}
 """Bytes a second. Of these, only kB/s, MB/s and the like mind their case: Mb/s could mean either."""
 NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")

@@ -43,6 +43,7 @@ def in_child(work: Callable[[], Plain]) -> Plain:
 def _answer(work: Callable[[], Plain], writing: int) -> None:  # pragma: no cover
     """Do the work, send the result and end, whatever happens."""
     try:
+        found: Plain
         try:
             found = {"result": _done(work)}
         except OutOfMemory as error:
@@ -88,12 +89,17 @@ class Peak:
         gc.collect()
         _give_back()
         _forget_peak()
-        self.start = _status("VmRSS")
+        self.start, self.files = _status("VmRSS"), _status("RssFile")
 
     def growth(self) -> int | None:
-        """Return by how many bytes the process grew at most; None where the system does not tell."""
-        highest = _status("VmHWM")
-        return None if self.start is None or highest is None else max(0, highest - self.start)
+        """Return by how many bytes the process grew at most; None where the system does not tell.
+
+        Without files: the code of libraries is mapped in as it is first used, and no width needs it for itself.
+        """
+        highest, files = _status("VmHWM"), _status("RssFile")
+        if self.start is None or self.files is None or highest is None or files is None:
+            return None
+        return max(0, (highest - files) - (self.start - self.files))
 
 
 def _give_back() -> None:

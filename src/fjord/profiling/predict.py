@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fjord.elastic.slice import Slice
 from fjord.federation import Federation
@@ -30,7 +31,7 @@ class Shape:
 
     @property
     def memory(self) -> int:
-        """The slice as it came and as it is trained, its momentum, and gradients and activations of the dearest step."""
+        """The slice as it came and as it is trained, momentum, and gradients and activations of the dearest step."""
         held = (3 if self.momentum else 2) * size(self.task.tensors) + size(self.task.correction)
         kept = {width: cost.training_bytes - cost.bytes for width, cost in self.costs.items()}
         return held + max(sum(kept[run] for run in set(runs)) for runs in self.passes.values())
@@ -47,17 +48,30 @@ class Shape:
         return sum(float(p) * values[w] for w, p in zip(space.widths, space.probabilities, strict=True))
 
 
-def shape_of(federation: Federation, ceiling: Width, objective: Objective, batch: tuple[Tensor, Tensor]) -> Shape:
+Seen = dict[tuple[Any, ...], Footprint]
+"""Footprints by the shapes of a network: ceilings share submodels."""
+
+
+def shape_of(
+    federation: Federation, ceiling: Width, objective: Objective, batch: tuple[Tensor, Tensor], seen: Seen
+) -> Shape:
     """Return the shapes of a ceiling; a few examples tell what a batch looks like."""
     task, how = federation.task_at(ceiling), federation.training
     model = Slice(federation.model, task.held, task.space, task.tensors).eval()
     inputs, targets = batch[0][:2], batch[1][:2]
     nets = {width: model.view(width).net for width in task.space.widths}
-    costs = {width: footprint(net, width, (inputs,), how.batch_size) for width, net in nets.items()}
+    for width, net in nets.items():
+        if _key(net) not in seen:
+            seen[_key(net)] = footprint(net, width, (inputs,), how.batch_size)
+    costs = {width: seen[_key(net)] for width, net in nets.items()}
     with torch.no_grad():
         logits = nets[task.space.largest](inputs)
     passes = {width: _passes(objective, logits, targets, width, task.space.largest) for width in task.space.widths}
     return Shape(task, passes, costs, how.batch_size, bool(how.momentum))
+
+
+def _key(net: nn.Module) -> tuple[Any, ...]:
+    return tuple(tensor.shape for tensor in net.parameters())
 
 
 def _passes(objective: Objective, logits: Tensor, targets: Tensor, width: Width, widest: Width) -> list[Width]:
@@ -75,7 +89,7 @@ def _passes(objective: Objective, logits: Tensor, targets: Tensor, width: Width,
 
 def predict_memory(shape: Shape, known: Mapping[Width, tuple[Shape, int]]) -> int:
     """Return the memory of a ceiling from its shapes, corrected by what was measured of others."""
-    points = sorted((other.memory, measured) for other, measured in known.values())
+    points = sorted((float(other.memory), float(measured)) for other, measured in known.values())
     return max(1, round(_on_line(shape.memory, points, default=float(shape.memory))))
 
 
@@ -87,6 +101,12 @@ def predict_steps(shape: Shape, known: Mapping[Width, tuple[Shape, Measured]]) -
         if width not in alone:
             alone[width] = max(0.0, _on_line(cost.macs, points, default=0.0))
     return {width: sum(alone[run] for run in runs) for width, runs in shape.passes.items()}
+
+
+def predict_setup(shape: Shape, known: Mapping[Width, tuple[Shape, Measured]]) -> float:
+    """Return the seconds before and after the steps: they grow with the number of submodels that are built."""
+    points = sorted((float(len(other.costs)), measured.setup) for other, measured in known.values())
+    return max(0.0, _on_line(len(shape.costs), points, default=0.0))
 
 
 def _pass_seconds(known: Mapping[Width, tuple[Shape, Measured]]) -> dict[Width, float]:

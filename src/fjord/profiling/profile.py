@@ -15,13 +15,11 @@ from fjord.local import size
 from fjord.objective import Objective, plain, self_distillation
 from fjord.profiling.measure import Bench, Measured, gathered
 from fjord.profiling.memory import OutOfMemory
-from fjord.profiling.predict import Shape, predict_memory, predict_steps, shape_of
+from fjord.profiling.predict import Seen, Shape, predict_memory, predict_setup, predict_steps, shape_of
 from fjord.profiling.workload import of_model
 from fjord.width import Width, WidthLike, WidthSpace, parse_width
 
 Say = Callable[[str], None]
-BOTH = ("fjord", "fjord-kd")
-"""Methods whose loss is known to be plain or distillation: both are measured."""
 
 
 def profile(
@@ -36,6 +34,7 @@ def profile(
     examples: int | None = None,
     device: str = "",
     name: str = "",
+    say: Say = lambda line: None,
 ) -> Profile:
     """Measure what training costs at each width, with and without distillation (or as `kd` says).
 
@@ -48,7 +47,7 @@ def profile(
         federation, name = list(model.federations())[-1], name or model.name
     else:
         federation = of_model(model, inputs, widths, batch_size or 16, epochs or 1)
-    return profile_federation(federation, kd=kd, measure=measure, examples=examples, device=device, name=name)
+    return profile_federation(federation, kd=kd, measure=measure, examples=examples, device=device, name=name, say=say)
 
 
 def profile_federation(
@@ -67,10 +66,10 @@ def profile_federation(
     how = federation.training
     rows = gathered(federation.data, how.batch_size, examples or how.batch_size * len(widths))
     costs: list[Cost] = []
-    process = 0
+    process, seen = 0, Seen()
     for kind, objective in _objectives(federation, kd).items():
         survey = _Survey(Bench(federation, rows, objective), kind, {}, {}, {})
-        survey.look(chosen, say)
+        survey.look(chosen, seen, say)
         costs += [survey.cost(width) for width in widths]
         process = max([process, *(measured.process for measured in survey.measured.values())])
     return Profile(
@@ -89,10 +88,15 @@ def _objectives(federation: Federation, kd: bool | None) -> dict[bool | None, Ob
     known: dict[bool | None, Objective] = {True: self_distillation(), False: plain()}
     if kd is not None:
         return {kd: known[kd]}
-    if federation.method.name not in BOTH:
+    own = own_kind(federation)
+    if own is None:
         return {None: federation.method.objective}
-    own = federation.method.name == "fjord-kd"
     return {own: known[own], not own: known[not own]}
+
+
+def own_kind(federation: Federation) -> bool | None:
+    """Say whether a federation trains with distillation; None where its method has a loss of its own."""
+    return {"fjord-kd": True, "fjord": False}.get(federation.method.name)
 
 
 def _one_of(widths: tuple[Width, ...], text: WidthLike) -> Width:
@@ -112,12 +116,12 @@ class _Survey:
     measured: dict[Width, Measured]
     failed: dict[Width, str]
 
-    def look(self, chosen: Iterable[Width], say: Say) -> None:
+    def look(self, chosen: Iterable[Width], seen: Seen, say: Say) -> None:
         """Learn the shapes of all ceilings, and measure those chosen: after one that fails, no wider one is tried."""
         federation, rows = self.bench.federation, self.bench.examples
         batch = federation.data.prepare(rows[0][:2], None), rows[1][:2]
         for width in federation.space.widths:
-            self.shapes[width] = shape_of(federation, width, self.bench.objective, batch)
+            self.shapes[width] = shape_of(federation, width, self.bench.objective, batch, seen)
         for width in chosen:
             say(f"measuring width {width}{_SUFFIX[self.kd]}")
             try:
@@ -139,7 +143,7 @@ class _Survey:
             width=width,
             kd=self.kd,
             step_seconds=shape.mean(steps) if steps else 0.0,
-            setup_seconds=measured.setup if measured else max((m.setup for m in self.measured.values()), default=0.0),
+            setup_seconds=measured.setup if measured else predict_setup(shape, known),
             memory_bytes=memories[width][1] if width in memories else predict_memory(shape, memories),
             bytes_down=shape.task.bytes,
             bytes_up=size(shape.task.tensors),

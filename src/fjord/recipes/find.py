@@ -17,6 +17,12 @@ def find_recipe(name: str) -> Callable[[], Experiment]:
     """Return a recipe of the list, or `file.py` / `file.py:function` (by default the function `recipe`)."""
     if name in RECIPES:
         return RECIPES[name]
+    found = find_function(name)
+    return lambda: _made(name, found)
+
+
+def find_function(name: str) -> Callable[[], Any]:
+    """Return a function of a user's file, by default the one called `recipe`."""
     path, _, function = name.partition(":")
     if not path.endswith(".py"):
         raise ValueError(
@@ -30,7 +36,7 @@ def find_recipe(name: str) -> Callable[[], Experiment]:
     found = runpy.run_path(path).get(function or "recipe")
     if not callable(found):
         raise ValueError(f"recipe {name!r}: {path} has no function {function or 'recipe'}()")
-    return lambda: _made(name, found)
+    return found
 
 
 def _made(name: str, function: Callable[[], Any]) -> Experiment:
