@@ -18,7 +18,7 @@ LAYERS = [
     {"engines"},
     {"federation"},
     {"experiment"},
-    {"runs", "logs"},
+    {"runs", "logs", "profiling"},
     {"runner"},
     {"recipes", "report"},
     {"app"},

@@ -2,6 +2,8 @@
 
 from fjord.data.federated import FederatedData, Generated, Partitioned, TestSet, partition
 from fjord.data.own import federate
+from fjord.devices.budget import Budget
+from fjord.devices.profile import Profile
 from fjord.devices.tiers import Devices, Listed, Tiers, Varying, busy, read_ceilings, shared_tiers, uniform_tiers
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.errors import ElasticityError
@@ -20,6 +22,7 @@ from fjord.inference.search import Found, search
 from fjord.methods import METHODS, Grant, Method, find_method
 from fjord.objective import cross_entropy, plain, self_distillation
 from fjord.optim import SlicedOptimizer
+from fjord.profiling.profile import profile
 from fjord.runner import run
 from fjord.runs import RunFolder
 from fjord.seeding import derive
@@ -29,6 +32,7 @@ from fjord.width import Width, WidthSpace, kept_units, parse_width, uniform
 
 __all__ = [
     "METHODS",
+    "Budget",
     "Call",
     "Controller",
     "Devices",
@@ -48,6 +52,7 @@ __all__ = [
     "Listed",
     "Method",
     "Partitioned",
+    "Profile",
     "RoundRecord",
     "RunFolder",
     "Score",
@@ -72,6 +77,7 @@ __all__ = [
     "parse_width",
     "partition",
     "plain",
+    "profile",
     "read_ceilings",
     "read_cut",
     "read_info",

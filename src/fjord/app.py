@@ -14,6 +14,7 @@ from fjord.engines.flower.engine import FlowerEngine, Grid, Order, Patience
 from fjord.engines.flower.server import ServerApp, server_app
 from fjord.federation import Federation, RoundRecord
 from fjord.local import Trainer
+from fjord.profiling.profile import own_kind, profile_federation
 from fjord.recipes.find import apply_settings, find_recipe
 from fjord.runner import MakeEngine, OnRound, run
 from fjord.runs import RunFolder
@@ -54,7 +55,9 @@ def device(order: Order, sent: Path | None = None) -> Device:
     experiment = apply_settings(find_recipe(order.recipe, sent)(), order.settings)
     federation = next(islice(experiment.federations(), order.stage, None))
     trainer = Trainer(federation.model, federation.data, federation.training, experiment.seed)
-    return Device(trainer, federation.places)
+    kind = own_kind(federation)
+    measure = partial(profile_federation, federation, kd=kind, name=order.recipe)
+    return Device(trainer, federation.places, lambda examples: measure(examples=examples))
 
 
 def server_of(sent: Path | None = None) -> ServerApp:

@@ -155,14 +155,22 @@ class Federation:
     def tasks(self, round_index: int) -> Iterator[Task]:
         """Yield what each client of a round is sent, made when it is asked for."""
         for client_id, grant in self.cohort(round_index):
-            chosen = self.method.select(self.model.plan, grant)
-            held = {family.name: chosen[family.name] for family in self.model.plan.families}
-            space = self.method.sample(grant)
-            where = self.places(held, space.widths)
-            scaffold = self.state.scaffold
-            correction = scaffold.correction(client_id, held, where) if scaffold else {}
-            lr = self.schedule.lr_at(round_index)
-            yield Task(client_id, round_index, lr, held, space, taken(self.model, where), correction)
+            yield self._task(client_id, grant)
+
+    def task_at(self, ceiling: Width) -> Task:
+        """Return what a client of this ceiling would be sent in the first round, whatever the devices are."""
+        grant = Grant(ceiling, self.target, self.lowest, self.space, 0, torch.Generator().manual_seed(self.seed))
+        return self._task(0, grant)
+
+    def _task(self, client_id: int, grant: Grant) -> Task:
+        chosen = self.method.select(self.model.plan, grant)
+        held = {family.name: chosen[family.name] for family in self.model.plan.families}
+        space = self.method.sample(grant)
+        where = self.places(held, space.widths)
+        scaffold = self.state.scaffold
+        correction = scaffold.correction(client_id, held, where) if scaffold else {}
+        lr = self.schedule.lr_at(grant.round_index)
+        return Task(client_id, grant.round_index, lr, held, space, taken(self.model, where), correction)
 
     def cohort(self, round_index: int) -> list[tuple[int, Grant]]:
         """Return the clients of a round, the strongest first: their order is that of all sums, and balances workers."""

@@ -5,14 +5,16 @@ import sys
 import typer
 from rich.console import Console
 
-from fjord.cli import data, engines, fleet, inference, models, runs
+from fjord.cli import data, engines, fleet, inference, models, profile, runs, tiers
 from fjord.engines.pool import raised_here
 
 app = typer.Typer(help="Train one network that every device can carry.", no_args_is_help=True, add_completion=False)
-for command in (runs.run, runs.report, runs.show, data.data, models.inspect, models.footprint, models.cut, engines.app):
+COMMANDS = (
+    *(runs.run, runs.report, runs.show, data.data, models.inspect, models.footprint, models.cut),
+    *(profile.profile, tiers.tiers, engines.app, inference.latency, inference.search),
+)
+for command in COMMANDS:
     app.command()(command)
-app.command()(inference.latency)
-app.command()(inference.search)
 app.command(name="list")(runs.list_recipes)
 app.add_typer(fleet.app, name="fleet")
 

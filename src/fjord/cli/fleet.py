@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fjord.cli.engines import demand_flower
+from fjord.devices.budget import Budget
 from fjord.engines.flower import fleet as fleets
 from fjord.engines.flower import launch
 
@@ -33,11 +34,17 @@ def up(
         int | None, typer.Option(help="The SuperLink's port, the nodes' following it (default: any).")
     ] = None,
     ceilings: Annotated[str, typer.Option(help="The widest submodel of each node, such as 1/5,3/5,1.")] = "",
+    budget: Annotated[
+        str, typer.Option(help="What each node can spare; it measures what that is enough for: 'deadline=60s ...'.")
+    ] = "",
     bind: Annotated[bool, typer.Option("--bind", help="Node K is client K and no other, as in a real fleet.")] = False,
 ) -> None:
     """Start a SuperLink and SuperNodes, one after another; say what to run next."""
     widths = ceilings.split(",") if ceilings else []
-    fleet = launch.up(folder, nodes, tls=tls, port=port, ceilings=widths, bind=bind, say=_say)
+    limits = Budget.words(budget)
+    if limits and not bind:
+        raise ValueError(f"--budget {budget}: needs --bind; a node that takes any client takes any width too")
+    fleet = launch.up(folder, nodes, tls=tls, port=port, ceilings=widths, bind=bind, budget=limits, say=_say)
     home = shlex.quote(str(fleet.flwr_home))
     _say(f"\nThe fleet is up; its logs are in {fleet.folder / 'logs'}. Now, for example:")
     _say(f"  FLWR_HOME={home} fjord run demo --engine flower --superlink fleet")

@@ -48,7 +48,11 @@ def find_model(name: str, shape: str | None = None) -> Entry:
     module, colon, function = name.partition(":")
     if not colon:
         raise ValueError(f"model {name!r} is neither one of {', '.join(PAPER)} nor of the form module:function")
-    made = _import(module, function, name)()
+    return entry_of(_import(module, function, name)(), name, shape)
+
+
+def entry_of(made: Any, name: str, shape: str | None = None) -> Entry:
+    """Return what a user's function made, a module or a pair (module, example inputs), as an entry."""
     model, inputs = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {name!r}: the function returned {type(model).__name__}, not a torch module")

@@ -22,6 +22,12 @@ def find_recipe(name: str, sent: Path | None = None) -> Callable[[], Experiment]
     """
     if name in RECIPES:
         return RECIPES[name]
+    found = find_function(name, sent)
+    return lambda: _made(name, found)
+
+
+def find_function(name: str, sent: Path | None = None) -> Callable[[], Any]:
+    """Return a function of a user's file, by default the one called `recipe`."""
     path, _, function = name.partition(":")
     if not path.endswith(".py"):
         raise ValueError(
@@ -38,7 +44,7 @@ def find_recipe(name: str, sent: Path | None = None) -> Callable[[], Experiment]
     found = names.get(function or "recipe")
     if not callable(found):
         raise ValueError(f"recipe {name!r}: {path} has no function {function or 'recipe'}()")
-    return lambda: _made(name, found)
+    return found
 
 
 def _where(path: str, sent: Path | None) -> tuple[Path, Path]:

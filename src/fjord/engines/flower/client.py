@@ -1,16 +1,21 @@
 """The device side: a ClientApp that trains the slice it is sent on its own data, with the usual local training."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp as ClientApp
 
+from fjord.devices.budget import LIMITS, Budget
+from fjord.devices.profile import Profile
 from fjord.elastic.slice import Places
 from fjord.engines.flower.codec import decode_task, encode_update, unpack
 from fjord.engines.flower.engine import Order
 from fjord.local import Trainer
+from fjord.width import parse_width
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,8 @@ class Device:
 
     trainer: Trainer
     places: Places
+    profile: Callable[[int | None], Profile]
+    """Measures what training costs on this machine, with so many examples."""
 
 
 def client_app(make: Callable[[Order], Device]) -> ClientApp:
@@ -42,6 +49,29 @@ def client_app(make: Callable[[Order], Device]) -> ClientApp:
         """Say which client this node is, if it is only one, and what it can carry."""
         keys = [key for key in ("client-id", "ceiling") if key in context.node_config]
         told = ConfigRecord({key: context.node_config[key] for key in keys})
+        limits = {key: context.node_config[key] for key in LIMITS if key in context.node_config}
+        if limits:
+            told.update(_measured(make, Order.of(message.content.config_records["order"]), limits, context))
         return Message(RecordDict({"node": told}), reply_to=message)
 
     return app
+
+
+def _measured(
+    make: Callable[[Order], Device], order: Order, limits: Mapping[str, Any], context: Context
+) -> ConfigRecord:
+    """Return the widest submodel that fits the node's budget, measured at the first question of a run."""
+    asked = json.dumps([order.fields(), dict(limits)])
+    known = context.state.config_records.get("fjord-profile")
+    if known is None or known["asked"] != asked:
+        torch.set_num_threads(1)
+        device, mine = make(order), context.node_config.get("client-id")
+        if "examples" not in limits and type(mine) is int:
+            limits = {**limits, "examples": len(device.trainer.data.examples(mine)[0])}
+        budget = Budget.parse(limits, "")
+        profile = device.profile(budget.examples)
+        ceiling = min(profile.widest(budget), parse_width(str(context.node_config.get("ceiling", 1))))
+        told = json.dumps({**profile.as_json(), **profile.answer(budget)})
+        known = ConfigRecord({"asked": asked, "ceiling": str(ceiling), "profile": told})
+        context.state.config_records["fjord-profile"] = known
+    return ConfigRecord({"ceiling": known["ceiling"], "profile": known["profile"]})

@@ -1,7 +1,7 @@
 """What is called to start a SuperLink and SuperNodes on this machine."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from fjord.width import WidthLike, parse_width
 HOST = "127.0.0.1"
 
 
-def node_configs(num_nodes: int, ceilings: Sequence[WidthLike] = (), bind: bool = False) -> list[str]:
+def node_configs(
+    num_nodes: int, ceilings: Sequence[WidthLike] = (), bind: bool = False, budget: Mapping[str, str] | None = None
+) -> list[str]:
     """Return what each node is told of itself.
 
     >>> node_configs(2, ["0.4", 1], bind=True)[0]
@@ -26,6 +28,7 @@ def node_configs(num_nodes: int, ceilings: Sequence[WidthLike] = (), bind: bool 
         words = [f"partition-id={k}", f"num-partitions={num_nodes}"]
         words += [f"client-id={k}"] if bind else []
         words += [f'ceiling="{parse_width(ceilings[k])}"'] if ceilings else []  # Flower reads TOML: text has quotes
+        words += [f'{key}="{value}"' for key, value in (budget or {}).items()]
         configs.append(" ".join(words))
     return configs
 

@@ -64,7 +64,7 @@ class FlowerEngine:
         self.local = InProcess(trainer, test)
         self.plan, self.order, self.patience = trainer.model.plan, order, patience
         self.post = Post(grid)
-        self.nodes = Nodes(self.post, smallest)
+        self.nodes = Nodes(self.post, smallest, order.fields())
         self.facts: dict[str, float] = {}
 
     def __enter__(self) -> Self:

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -25,10 +25,11 @@ def up(
     port: int | None = None,
     ceilings: Sequence[WidthLike] = (),
     bind: bool = False,
+    budget: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Fleet:
     """Start a SuperLink and nodes, each waited for until the SuperLink lists it; on any fault end all of them again."""
-    configs = commands.node_configs(num_nodes, ceilings, bind)
+    configs = commands.node_configs(num_nodes, ceilings, bind, budget)
     script("flower-superlink")  # says what to install, before anything is written
     claim(folder)
     with at_work(folder):

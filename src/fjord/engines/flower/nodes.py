@@ -1,14 +1,19 @@
 """Which node trains which client: nodes bound to a client of their own, and nodes that take any."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from fjord.engines.flower.post import Post
 from fjord.width import Width, parse_width
 
 QUERY_SECONDS = 60.0
+"""How long the first round waits for all nodes to say what they are."""
+MEASURE_SECONDS = 600.0
+"""How long a node may take to answer: one with a budget measures first."""
+MOST_TOLD = 100_000
 MESSAGE_EXPIRED = 3
 """Flower's code for a message that nobody answered in time."""
 
@@ -21,6 +26,8 @@ class Node:
     """The one client it is; None takes any (the paper's over-provisioning)."""
     ceiling: Width | None = None
     """What it can carry; None leaves that to the recipe."""
+    profile: str = ""
+    """What it measured, as JSON, where it has a budget."""
     fault: str = ""
     """Why it cannot be used."""
     load: tuple[int, int] = (0, 0)
@@ -30,8 +37,8 @@ class Node:
 class Nodes:
     """The nodes that are connected, each asked once."""
 
-    def __init__(self, post: Post, smallest: Width) -> None:
-        self.post, self.smallest = post, smallest
+    def __init__(self, post: Post, smallest: Width, order: Mapping[str, int | str]) -> None:
+        self.post, self.smallest, self.order = post, smallest, dict(order)
         self.known: dict[int, Node] = {}
         self.online: dict[int, Node] = {}
         self.asked: dict[str, int] = {}
@@ -40,22 +47,24 @@ class Nodes:
 
     def refresh(self, seconds: float) -> None:
         """Look who is there and ask those that are new; wait for answers only while nobody is known."""
-        end = time.monotonic() + min(seconds, QUERY_SECONDS)
+        now = time.monotonic()
+        end, last = now + min(seconds, QUERY_SECONDS), now + min(seconds, MEASURE_SECONDS)
         while True:
             present = sorted(self.post.grid.get_node_ids())
             self._ask([node for node in present if node not in self.known and node not in self.asked.values()])
             self._listen(time.monotonic() if any(node in self.known for node in present) else end)
             self.online = {node: self.known[node] for node in present if node in self.known}
-            if self.online or time.monotonic() >= end:
+            if self.online or time.monotonic() >= (last if self.asked else end):
                 break
             time.sleep(0.25)
         for node in self.online.values():
             node.load = (0, 0)
 
     def _ask(self, strangers: list[int]) -> None:
-        end = time.monotonic() + QUERY_SECONDS
+        end = time.monotonic() + MEASURE_SECONDS
         for node in strangers:
-            message = self.post.send(node, "query", RecordDict(), end)
+            content = RecordDict({"order": ConfigRecord(self.order)})  # type: ignore[arg-type]
+            message = self.post.send(node, "query", content, end)
             if message:
                 self.asked[message] = node
 
@@ -98,7 +107,8 @@ def described(reply: Message) -> Node:
         client_id, ceiling = told.get("client-id"), told.get("ceiling")
         if not (client_id is None or type(client_id) is int):
             return Node(fault=f"client-id={client_id!r:.40} is not a whole number")
-        return Node(client_id, None if ceiling is None else parse_width(str(ceiling)[:40]))
+        profile = str(told.get("profile", ""))[:MOST_TOLD]
+        return Node(client_id, None if ceiling is None else parse_width(str(ceiling)[:40]), profile)
     except KeyError:
         return Node(fault="it did not say what it is")
     except ValueError as error:

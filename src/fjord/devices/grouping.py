@@ -1,0 +1,108 @@
+"""Tiers from a fleet: the k ceilings that leave the least width unused, and which device gets which."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from fjord.devices.budget import Budget
+from fjord.devices.profile import too_little
+from fjord.devices.table import Machine
+from fjord.width import Width
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A fleet in tiers."""
+
+    widths: tuple[Width, ...]
+    """What the model can be cut to."""
+    widest: dict[str, Width | None]
+    """What each kind of device can carry; None for nothing."""
+    counts: dict[str, int]
+    tiers: tuple[Width, ...]
+    """The ceilings, in rising order."""
+
+    def ceiling(self, name: str) -> Width | None:
+        """Return the ceiling of a kind of device: the highest tier that it can carry."""
+        own = self.widest[name]
+        return None if own is None else max(tier for tier in self.tiers if tier <= own)
+
+    def left_out(self, ceiling: Width) -> int:
+        """Return how many devices cannot carry a width."""
+        return sum(n for name, n in self.counts.items() if (own := self.widest[name]) is None or own < ceiling)
+
+    def in_tier(self, tier: Width) -> int:
+        """Return how many devices get this ceiling."""
+        return sum(n for name, n in self.counts.items() if self.ceiling(name) == tier)
+
+    def ceilings(self, num_clients: int | None = None) -> list[Width]:
+        """Return a ceiling for each client: one for each device that can take part, or those over and over."""
+        each = [self.ceiling(name) for name, n in self.counts.items() for _ in range(n)]
+        held = [ceiling for ceiling in each if ceiling is not None]
+        return held if num_clients is None else [held[client % len(held)] for client in range(num_clients)]
+
+
+def group(machines: Sequence[Machine], budget: Budget, num_tiers: int, kd: bool | None = None) -> Grouped:
+    """Return a fleet in at most so many tiers."""
+    if num_tiers < 1:
+        raise ValueError(f"--tiers {num_tiers}: must be at least 1")
+    twice = [name for name, times in Counter(machine.name for machine in machines).items() if times > 1]
+    if twice:
+        raise ValueError(f"device {twice[0]} is listed more than once; give each a name of its own")
+    widest = {machine.name: machine.widest(budget, kd) for machine in machines}
+    counts = {machine.name: machine.count for machine in machines}
+    carried: Counter[Width] = Counter()
+    for name, width in widest.items():
+        if width is not None:
+            carried[width] += counts[name]
+    if not carried:
+        raise ValueError(_nothing(machines, budget, kd))
+    return Grouped(machines[0].profile.widths, widest, counts, best_ceilings(carried, num_tiers))
+
+
+def best_ceilings(carried: Mapping[Width, int], num_tiers: int) -> tuple[Width, ...]:
+    """Return the ceilings that waste the least width; the lowest is always one, so that nobody is shut out.
+
+    >>> from fractions import Fraction
+    >>> fleet = {Fraction(1, 5): 1, Fraction(2, 5): 10, Fraction(3, 5): 1, Fraction(1): 10}
+    >>> [str(width) for width in best_ceilings(fleet, 3)]
+    ['1/5', '2/5', '1']
+    """
+    widths = sorted(carried)
+
+    def wasted(first: int, after: int) -> Width:
+        """Return what is lost if all from one width to before another get the first as their ceiling."""
+        return sum(((w - widths[first]) * carried[w] for w in widths[first:after]), Width(0))
+
+    @cache
+    def best(first: int, left: int) -> tuple[Width, tuple[Width, ...]]:
+        """Return the least loss, and the tiers, if one begins here and so many may follow."""
+        found: list[tuple[Width, tuple[Width, ...]]] = [(wasted(first, len(widths)), (widths[first],))]
+        for after in range(first + 1, len(widths)) if left else ():
+            loss, tiers = best(after, left - 1)
+            found.append((wasted(first, after) + loss, (widths[first], *tiers)))
+        return min(found)
+
+    return best(0, num_tiers - 1)[1]
+
+
+def _nothing(machines: Sequence[Machine], budget: Budget, kd: bool | None) -> str:
+    """Say what the device that comes nearest would need."""
+    stand = {machine: machine.verdicts(budget, kd)[0] for machine in machines}
+    nearest = min(machines, key=lambda machine: (len(stand[machine].limits), stand[machine].seconds))
+    return f"no device can take part; {nearest.name}, the nearest: {too_little(nearest.own(budget), stand[nearest])}"
+
+
+def write_ceilings(path: Path, ceilings: Sequence[Width]) -> None:
+    """Write a file that `--set tiers=FILE` reads."""
+    if path.suffix not in (".json", ".csv"):
+        raise ValueError(f"--output {path}: must end in .json or .csv, as --set tiers= takes it")
+    rows = [f"{client},{ceiling}" for client, ceiling in enumerate(ceilings)]
+    text = "\n".join(["client,ceiling", *rows]) if path.suffix == ".csv" else json.dumps([str(c) for c in ceilings])
+    try:
+        path.write_text(text + "\n")
+    except OSError as error:
+        raise ValueError(f"--output {path}: cannot be written: {error}") from error

@@ -1,0 +1,130 @@
+"""A fleet from files: profiles that devices measured, or a table of what they are beside one measured profile."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fjord.devices.budget import Budget
+from fjord.devices.profile import Cost, Profile, Source, Verdict
+from fjord.devices.units import parse_bytes, parse_rate
+from fjord.width import Width
+
+COLUMNS = ("name", "count", "speed", "macs_per_second", "memory", "bandwidth")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of device: what each width costs on it, and what it has."""
+
+    name: str
+    count: int
+    profile: Profile
+    memory: int | None = None
+    bandwidth: float | None = None
+
+    def own(self, budget: Budget) -> Budget:
+        """Return the budget within what the device has."""
+        limits = [limit for limit in (self.memory, budget.memory) if limit is not None]
+        return replace(budget, memory=min(limits, default=None), bandwidth=self.bandwidth or budget.bandwidth)
+
+    def verdicts(self, budget: Budget, kd: bool | None) -> list[Verdict]:
+        """Return how each width stands, under the budget and what the device has."""
+        return self.profile.verdicts(self.own(budget), kd)
+
+    def widest(self, budget: Budget, kd: bool | None) -> Width | None:
+        """Return the widest that fits; None if nothing does."""
+        return max((v.cost.width for v in self.verdicts(budget, kd) if v.fits), default=None)
+
+
+def read_fleet(paths: Sequence[str | Path], reference: Profile | None = None) -> list[Machine]:
+    """Read the devices of some files, all of one model and the same widths."""
+    found = [machine for path in paths for machine in _machines(Path(path), reference)]
+    if not found:
+        raise ValueError(f"{', '.join(map(str, paths))}: there is no device")
+    first = found[0].profile
+    for machine in found:
+        profile = machine.profile
+        if (profile.model, profile.widths) != (first.model, first.widths):
+            raise ValueError(
+                f"device {machine.name}: was measured with {profile.model} at widths {_listed(profile.widths)}, "
+                f"the first with {first.model} at {_listed(first.widths)}; give profiles of one model"
+            )
+    return found
+
+
+def _machines(path: Path, reference: Profile | None) -> list[Machine]:
+    """Read one file; an error names it."""
+    try:
+        rows = _rows(path)
+        return [_machine(row, i + 1, reference) for i, row in enumerate(rows)]
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    except KeyError as error:
+        raise ValueError(f"{path}: a profile without {error}") from error
+
+
+def _rows(path: Path) -> list[Any]:
+    if path.suffix == ".csv":
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+    data = json.loads(path.read_text())
+    return data if isinstance(data, list) else [data]
+
+
+def _machine(row: Mapping[str, Any], number: int, reference: Profile | None) -> Machine:
+    if "fjord_profile" in row:
+        profile = Profile.of_json(row)
+        return Machine(profile.device, 1, profile)
+    strange = [str(key) for key in row if key not in COLUMNS]
+    if strange:
+        raise ValueError(f"column {strange[0]!r} is unknown; known: {', '.join(COLUMNS)}")
+    if reference is None:
+        raise ValueError("a table of devices needs --profile FILE: the profile of one device to reckon from")
+    given = {key: value for key, value in row.items() if value not in (None, "")}
+    name = str(given.get("name", f"device {number}"))
+    memory, bandwidth = given.get("memory"), given.get("bandwidth")
+    return Machine(
+        name,
+        _count(name, given.get("count", 1)),
+        replace(reference, device=name, costs=tuple(_scaled(cost, name, given) for cost in reference.costs)),
+        None if memory is None else parse_bytes(f"{name}: memory", str(memory)),
+        None if bandwidth is None else parse_rate(f"{name}: bandwidth", str(bandwidth)),
+    )
+
+
+def _scaled(cost: Cost, name: str, row: Mapping[str, Any]) -> Cost:
+    """Return a cost of the reference on a device of another speed: relative to it, or in multiply-accumulates."""
+    if ("speed" in row) == ("macs_per_second" in row):
+        raise ValueError(f"{name}: give either speed (1 is as fast as the profile's device) or macs_per_second")
+    if "speed" in row:
+        step = cost.step_seconds / _above_zero(name, "speed", row["speed"])
+    else:
+        step = cost.macs_per_step / _above_zero(name, "macs_per_second", row["macs_per_second"])
+    setup = cost.setup_seconds * step / cost.step_seconds if cost.step_seconds else 0.0
+    source: Source = "failed" if cost.time == "failed" else "predicted"
+    return replace(cost, step_seconds=step, setup_seconds=setup, time=source, memory="predicted")
+
+
+def _above_zero(name: str, column: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError(f"{name}: {column}={value!r} must be a number above 0")
+    return number
+
+
+def _count(name: str, value: Any) -> int:
+    if not str(value).isdigit() or int(value) < 1:
+        raise ValueError(f"{name}: count={value!r} must be a whole number of at least 1")
+    return int(value)
+
+
+def _listed(widths: Sequence[Width]) -> str:
+    return ", ".join(map(str, widths))

@@ -1,0 +1,99 @@
+"""Quantities as people write them: 60s, 512MB, 5Mbit; read with clear errors, and written rounded to few digits."""
+
+import math
+import re
+
+TIMES = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
+SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+BITS = {
+    f"{prefix}{word}": scale / 8 for word in ("bit", "bps") for prefix, scale in {"k": 1e3, "M": 1e6, "G": 1e9}.items()
+}
+RATES: dict[str, float] = {"bit": 1 / 8, "bps": 1 / 8, **BITS, **{f"{unit}/s": size for unit, size in SIZES.items()}}
+"""Bytes a second. Of these, only kB/s, MB/s and the like mind their case: Mb/s could mean either."""
+NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
+
+
+def parse_seconds(name: str, text: str) -> float:
+    """Return a time in seconds.
+
+    >>> parse_seconds("--deadline", "2min"), parse_seconds("--deadline", "0.5 s")
+    (120.0, 0.5)
+    """
+    return _parsed(name, text, {unit.lower(): value for unit, value in TIMES.items()}, "ms, s, min or h, such as 60s")
+
+
+def parse_bytes(name: str, text: str) -> int:
+    """Return a size in bytes; MB is 10^6 and MiB is 2^20.
+
+    >>> parse_bytes("--memory", "512MB"), parse_bytes("--memory", "1gib")
+    (512000000, 1073741824)
+    """
+    allowed = "B, kB, MB, GB, KiB, MiB or GiB, such as 512MB"
+    return math.floor(_parsed(name, text, {unit.lower(): value for unit, value in SIZES.items()}, allowed))
+
+
+def parse_rate(name: str, text: str) -> float:
+    """Return bytes a second.
+
+    >>> parse_rate("--bandwidth", "5Mbit"), parse_rate("--bandwidth", "5 Mbit/s"), parse_rate("--bandwidth", "1MB/s")
+    (625000.0, 625000.0, 1000000.0)
+    """
+    folded = {unit.lower(): value for unit, value in RATES.items() if "/" not in unit or "i" in unit}
+    units = {**folded, **{f"{unit}/s": value for unit, value in folded.items() if "bit" in unit}, **RATES}
+    return _parsed(name, text, units, "kbit, Mbit, Gbit, kB/s, MB/s, GB/s, KiB/s or MiB/s, such as 5Mbit")
+
+
+def _parsed(name: str, text: str, units: dict[str, float], allowed: str) -> float:
+    found = NUMBER.fullmatch(str(text))
+    if not found:
+        raise ValueError(f"{name} {text}: is not a number with a unit; allowed units: {allowed}")
+    number, unit = float(found[1]), found[2]
+    if not unit:
+        raise ValueError(f"{name} {text}: has no unit; allowed: {allowed}")
+    value = units.get(unit, units.get(unit.lower()) if not unit.lower().endswith("b/s") else None)
+    if value is None:
+        raise ValueError(f"{name} {text}: unit {unit!r} is unknown; allowed: {allowed}")
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} {text}: must be above 0")
+    return number * value
+
+
+def show_seconds(seconds: float, digits: int = 2) -> str:
+    """Return a time in its unit, rounded up, so that what is shown is enough.
+
+    >>> show_seconds(3.21), show_seconds(0.0123), show_seconds(254)
+    ('3.3s', '13ms', '260s')
+    """
+    return _shown(seconds, {"ms": 1e-3, "s": 1.0}, digits)
+
+
+def show_bytes(size: float, digits: int = 2) -> str:
+    """Return a size in its unit, rounded up.
+
+    >>> show_bytes(30_600_000), show_bytes(999), show_bytes(1_234_567_890)
+    ('31MB', '1kB', '1.3GB')
+    """
+    return _shown(size, {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}, digits)
+
+
+def show_rate(rate: float, digits: int = 2) -> str:
+    """Return bytes a second as bits, rounded up.
+
+    >>> show_rate(625_000)
+    '5Mbit'
+    """
+    return _shown(8 * rate, {"bit": 1, "kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9}, digits)
+
+
+def _shown(value: float, units: dict[str, float], digits: int) -> str:
+    rounded = _up(value, digits)
+    unit, scale = next(((u, s) for u, s in reversed(units.items()) if rounded >= s), next(iter(units.items())))
+    return f"{rounded / scale:.10g}{unit}"
+
+
+def _up(value: float, digits: int) -> float:
+    """Return a value rounded up to some digits; what is there already, but for the error of floats, stays."""
+    if value <= 0:
+        return 0.0
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return float(f"{math.ceil(value / step - 1e-9) * step:.{digits + 1}g}")

@@ -1,0 +1,1 @@
+"""Profiling: what training costs at each width, measured on this device."""

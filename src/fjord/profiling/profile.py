@@ -1,0 +1,157 @@
+"""`fjord.profile`: step time, training memory and bytes at each width, on this device."""
+
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from fjord.devices.profile import Cost, Profile, Source
+from fjord.elastic.model import ElasticModel
+from fjord.experiment import Experiment
+from fjord.federation import Federation
+from fjord.local import size
+from fjord.objective import Objective, plain, self_distillation
+from fjord.profiling.measure import Bench, Measured, gathered
+from fjord.profiling.memory import OutOfMemory
+from fjord.profiling.predict import Seen, Shape, predict_memory, predict_setup, predict_steps, shape_of
+from fjord.profiling.workload import of_model
+from fjord.width import Width, WidthLike, WidthSpace, parse_width
+
+Say = Callable[[str], None]
+
+
+def profile(
+    model: nn.Module | ElasticModel | Experiment,
+    inputs: Tensor | None = None,
+    *,
+    widths: WidthSpace | None = None,
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    kd: bool | None = None,
+    measure: Iterable[WidthLike] | None = None,
+    examples: int | None = None,
+    device: str = "",
+    name: str = "",
+    say: Say = lambda line: None,
+) -> Profile:
+    """Measure what training costs at each width, with and without distillation (or as `kd` says).
+
+    `model` is a network with example inputs, or a recipe's Experiment, which brings its method, batches and data.
+    Widths that `measure` leaves out are predicted; `examples` is how many a client holds in memory.
+    """
+    if isinstance(model, Experiment):
+        changes: dict[str, Any] = {"widths": widths, "batch_size": batch_size, "local_epochs": epochs}
+        model = replace(model, **{key: value for key, value in changes.items() if value is not None})
+        federation, name = list(model.federations())[-1], name or model.name
+    else:
+        federation = of_model(model, inputs, widths, batch_size or 16, epochs or 1)
+    return profile_federation(federation, kd=kd, measure=measure, examples=examples, device=device, name=name, say=say)
+
+
+def profile_federation(
+    federation: Federation,
+    *,
+    kd: bool | None = None,
+    measure: Iterable[WidthLike] | None = None,
+    examples: int | None = None,
+    device: str = "",
+    name: str = "",
+    say: Say = lambda line: None,
+) -> Profile:
+    """Measure what training a federation's model costs a client of each ceiling."""
+    widths = federation.space.widths
+    chosen = widths if measure is None else tuple(sorted({_one_of(widths, width) for width in measure}))
+    how = federation.training
+    rows = gathered(federation.data, how.batch_size, examples or how.batch_size * len(widths))
+    costs: list[Cost] = []
+    process, seen = 0, Seen()
+    for kind, objective in _objectives(federation, kd).items():
+        survey = _Survey(Bench(federation, rows, objective), kind, {}, {}, {})
+        survey.look(chosen, seen, say)
+        costs += [survey.cost(width) for width in widths]
+        process = max([process, *(measured.process for measured in survey.measured.values())])
+    return Profile(
+        device or platform.node() or "device",
+        name or type(federation.model.blueprint.template).__name__,
+        federation.method.name,
+        how.batch_size,
+        how.epochs,
+        process,
+        tuple(costs),
+    )
+
+
+def _objectives(federation: Federation, kd: bool | None) -> dict[bool | None, Objective]:
+    """Return the losses to measure, the recipe's own first."""
+    known: dict[bool | None, Objective] = {True: self_distillation(), False: plain()}
+    if kd is not None:
+        return {kd: known[kd]}
+    own = own_kind(federation)
+    if own is None:
+        return {None: federation.method.objective}
+    return {own: known[own], not own: known[not own]}
+
+
+def own_kind(federation: Federation) -> bool | None:
+    """Say whether a federation trains with distillation; None where its method has a loss of its own."""
+    return {"fjord-kd": True, "fjord": False}.get(federation.method.name)
+
+
+def _one_of(widths: tuple[Width, ...], text: WidthLike) -> Width:
+    width = parse_width(text)
+    if width not in widths:
+        raise ValueError(f"measure: width {width} is not one of {', '.join(map(str, widths))}")
+    return width
+
+
+@dataclass
+class _Survey:
+    """The ceilings under one loss: what was measured, and what failed."""
+
+    bench: Bench
+    kd: bool | None
+    shapes: dict[Width, Shape]
+    measured: dict[Width, Measured]
+    failed: dict[Width, str]
+
+    def look(self, chosen: Iterable[Width], seen: Seen, say: Say) -> None:
+        """Learn the shapes of all ceilings, and measure those chosen: after one that fails, no wider one is tried."""
+        federation, rows = self.bench.federation, self.bench.examples
+        batch = federation.data.prepare(rows[0][:2], None), rows[1][:2]
+        for width in federation.space.widths:
+            self.shapes[width] = shape_of(federation, width, self.bench.objective, batch, seen)
+        for width in chosen:
+            say(f"measuring width {width}{_SUFFIX[self.kd]}")
+            try:
+                self.measured[width] = self.bench.measure(width)
+            except OutOfMemory as error:
+                wider = [w for w in federation.space.widths if w >= width]
+                self.failed |= dict.fromkeys(wider, str(error))
+                break
+
+    def cost(self, width: Width) -> Cost:
+        """Return the cost of one ceiling, measured or predicted."""
+        shape, measured = self.shapes[width], self.measured.get(width)
+        known = {w: (self.shapes[w], m) for w, m in self.measured.items()}
+        memories = {w: (s, m.memory) for w, (s, m) in known.items() if m.memory is not None}
+        steps = measured.steps if measured else predict_steps(shape, known) if known else {}
+        time: Source = "failed" if width in self.failed else "measured" if measured else "predicted"
+        memory: Source = "measured" if width in memories else "predicted"
+        return Cost(
+            width=width,
+            kd=self.kd,
+            step_seconds=shape.mean(steps) if steps else 0.0,
+            setup_seconds=measured.setup if measured else predict_setup(shape, known),
+            memory_bytes=memories[width][1] if width in memories else predict_memory(shape, memories),
+            bytes_down=shape.task.bytes,
+            bytes_up=size(shape.task.tensors),
+            macs_per_step=shape.macs,
+            time=time,
+            memory=memory,
+            note=self.failed.get(width, ""),
+        )
+
+
+_SUFFIX: dict[bool | None, str] = {True: " with distillation", False: " without distillation", None: ""}

@@ -1,0 +1,93 @@
+"""The picture of a fleet: who can run what, and how many devices each ceiling leaves out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fjord.report.figures import MISSING
+from fjord.width import Width
+
+KINDS = {
+    "yes": ("#009E73", "can run it"),
+    "deadline": ("#E69F00", "too slow"),
+    "memory": ("#56B4E9", "too little memory"),
+    "both": ("#999999", "both"),
+    "failed": ("#444444", "failed when it was tried"),
+}
+NAMED = 40
+"""Beyond so many kinds of devices their names would not be legible."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of device: how many there are, and for each width one of the words of KINDS."""
+
+    name: str
+    count: int
+    stands: tuple[str, ...]
+
+
+def draw(
+    path: Path,
+    widths: Sequence[Width],
+    rows: Sequence[Row],
+    left_out: Sequence[int],
+    tiers: Sequence[Width],
+    title: str,
+) -> Path:
+    """Draw a fleet and return the picture's path."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ValueError(MISSING.replace("the page", "--plot")) from None
+    settings: Any = {"text.parse_math": False, "font.size": 9}
+    with rc_context(settings):
+        height = 2.2 + 0.28 * min(len(rows), NAMED)
+        figure = Figure(figsize=(10.5, max(3.8, height)), layout="constrained")
+        who, how_many = figure.subplots(1, 2, width_ratios=(1.25, 1))
+        _who(who, widths, sorted(rows, key=lambda row: row.stands.count("yes")))
+        _left_out(how_many, widths, left_out, sum(row.count for row in rows), tiers)
+        figure.suptitle(title, fontsize=10)
+        try:
+            figure.savefig(path, dpi=140)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--plot {path}: cannot be written: {error}") from error
+    return path
+
+
+def _who(panel: Any, widths: Sequence[Width], rows: Sequence[Row]) -> None:
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    words = list(KINDS)
+    grid = [[words.index(word) for word in row.stands] for row in rows]
+    colours = ListedColormap([colour for colour, _ in KINDS.values()])
+    panel.pcolormesh(grid, cmap=colours, vmin=-0.5, vmax=len(words) - 0.5, edgecolors="white", linewidth=1)
+    panel.set_xticks([i + 0.5 for i in range(len(widths))], [str(width) for width in widths])
+    named = [f"{row.name} ({row.count})" if row.count > 1 else row.name for row in rows]
+    panel.set_yticks(*(([i + 0.5 for i in range(len(rows))], named) if len(rows) <= NAMED else ([], [])))
+    panel.tick_params(length=0)
+    panel.set_xlabel("width")
+    panel.set_title("who can run what", fontsize=9)
+    seen = [word for word in words if any(word in row.stands for row in rows)]
+    panel.legend(
+        handles=[Patch(color=KINDS[word][0], label=KINDS[word][1]) for word in seen],
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.16 if len(rows) < 12 else -0.08),
+        ncols=3,
+        frameon=False,
+    )
+
+
+def _left_out(panel: Any, widths: Sequence[Width], counts: Sequence[int], total: int, tiers: Sequence[Width]) -> None:
+    colours = ["#0072B2" if width in tiers else "#bbbbbb" for width in widths]
+    panel.bar(range(len(widths)), counts, color=colours)
+    for i, count in enumerate(counts):
+        panel.annotate(f"{count}\n{count / total:.0%}", (i, count), (0, 3), textcoords="offset points", ha="center")
+    panel.set_xticks(range(len(widths)), [str(width) for width in widths])
+    panel.set_ylim(0, max(1, *counts) * 1.2)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.set_xlabel("ceiling (blue: a tier)")
+    panel.set_title(f"devices left out if everyone had to carry it, of {total}", fontsize=9)

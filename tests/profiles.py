@@ -1,0 +1,27 @@
+"""Profiles made up for tests, with numbers that can be reckoned by hand."""
+
+from fractions import Fraction
+
+from fjord.devices.profile import Cost, Profile
+from fjord.width import uniform
+
+
+def cost(width, kd=False, *, step=1.0, setup=0.0, memory=1_000_000, size=1000, macs=100):
+    """The cost of full width, in proportion; memory too."""
+    share = float(Fraction(width))
+    return Cost(
+        width=Fraction(width),
+        kd=kd,
+        step_seconds=step * share,
+        setup_seconds=setup,
+        memory_bytes=round(memory * share),
+        bytes_down=round(size * share),
+        bytes_up=round(size * share),
+        macs_per_step=round(macs * share),
+    )
+
+
+def made(device="phone", kinds=(False,), batch_size=10, epochs=1, **numbers):
+    """A profile at widths 1/5 to 1."""
+    costs = tuple(cost(width, kd, **numbers) for kd in kinds for width in uniform(5).widths)
+    return Profile(device, "net", "fjord", batch_size, epochs, 0, costs)
