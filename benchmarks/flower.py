@@ -29,7 +29,7 @@ from fjord.engines.flower.submit import write_app
 from fjord.runs import RunFolder
 
 HERE = Path(__file__).parent
-SIDE = "from fjord_app.fedavg import {side} as app\n"
+SIDE = 'from fjord_app.fedavg import {side} as app\n\n__all__ = ["app"]\n'
 OURS = {
     "this library, FedAvg": "method=fedavg tiers=1:1",
     "this library, FjORD": "method=fjord tiers=uniform-5",
@@ -85,10 +85,10 @@ def measured(work: Path, fleet: Fleet, app: str, config: str, seconds: Callable[
     listed = subprocess.run(
         [script("flwr"), "list", "fleet", "--format", "json"], env=env, capture_output=True, check=True
     )
-    last = max(json.loads(listed.stdout)["runs"], key=lambda run: run["pending-at"])
-    if last["status"] != "finished:completed":
+    runs = sorted(json.loads(listed)["runs"], key=lambda run: run["pending-at"])
+    if done.returncode or not runs or runs[-1]["status"] != "finished:completed":
         raise SystemExit(f"{shlex.join(words)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
-    return Result(seconds(), received(fleet) - before, last["network-traffic"]["total-bytes"])
+    return Result(seconds(), received(fleet) - before, runs[-1]["network-traffic"]["total-bytes"])
 
 
 def received(fleet: Fleet) -> int:

@@ -1,6 +1,7 @@
 """FjORD on Flower: the weights of the in-process engine, bytes of the slice only, and faults that are named."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from fjord.engines.flower.submit import write_app
 from fjord.engines.inprocess import InProcess
 from fjord.local import Task, Update
 from fjord.models.catalog import PAPER
-from fjord.recipes.find import apply_settings, find_recipe
+from fjord.recipes.find import apply_settings, find_recipe, sources
 from fjord.runner import run
 from fjord.runs import RunFolder
 from fjord.width import Width, uniform
@@ -447,6 +448,33 @@ def test_where_flower_is_missing_the_message_says_what_to_install(words, what, t
     wanted = f"fjord: {what} needs Flower; install it with: pip install 'fjord-fl[flower]'"
     assert capsys.readouterr().err.strip() == wanted
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recipe_is_sent_with_what_it_imported_from_beside_it_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    mine = tmp_path / "mine"
+    (mine / "parts").mkdir(parents=True)
+    (mine / "test_mine.py").write_text(
+        f"import parts.depths, torch, fjord\n{RECIPE}\n"
+    )  # Flower would leave test_*.py out
+    (mine / "parts" / "__init__.py").touch()
+    (mine / "parts" / "depths.py").write_text("DEPTH = 2\n")
+    (mine / "secrets.py").write_text("KEY = 1\n")
+    name = f"{mine / 'test_mine.py'}:recipe"
+    find_recipe(name)
+    files = sources(name)
+    assert set(files) == {"recipe.py", "beside/parts/__init__.py", "beside/parts/depths.py"}
+    write_app(tmp_path / "app", files)
+    for module in ("parts", "parts.depths"):
+        monkeypatch.delitem(sys.modules, module)
+    shutil.rmtree(mine)
+    sys.path.remove(str(mine))
+    sent = tmp_path / "app" / "fjord_app" / "sent"
+    assert find_recipe(name, sent)().name == "tiny"
+    assert sys.modules["parts.depths"].__file__ == str(sent / "beside" / "parts" / "depths.py")
+    with pytest.raises(ValueError, match="there is no file"):
+        find_recipe(name)
+    assert sources("demo") == {}
 
 
 @pytest.mark.parametrize("value", [{"deadline": 0}, {"deadline": float("nan")}, {"min_replies": 0}])
