@@ -2,6 +2,7 @@
 
 from fjord.data.federated import FederatedData, Generated, Partitioned, TestSet, partition
 from fjord.data.own import federate
+from fjord.devices.clock import Clock, find_clock
 from fjord.devices.tiers import Devices, Listed, Tiers, Varying, busy, read_ceilings, shared_tiers, uniform_tiers
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.errors import ElasticityError
@@ -25,6 +26,7 @@ from fjord.width import Width, WidthSpace, kept_units, parse_width, uniform
 __all__ = [
     "METHODS",
     "Call",
+    "Clock",
     "Devices",
     "ElasticModel",
     "ElasticityError",
@@ -54,6 +56,7 @@ __all__ = [
     "elasticize",
     "evaluate",
     "federate",
+    "find_clock",
     "find_method",
     "fit",
     "footprints",
