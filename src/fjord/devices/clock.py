@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Self
 
-from fjord.devices.pace import COLUMNS, Pace, Work
-from fjord.devices.units import parse_seconds, shown_seconds
+from fjord.devices.pace import COLUMNS, Pace, Work, seconds_of
 from fjord.seeding import derive
 from fjord.width import Width
 
@@ -36,9 +35,11 @@ class Clock:
     """Simulated seconds; who would be back later is left out."""
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]], deadline: float | str | None = None) -> Self:
+    def of(
+        cls, rows: Iterable[Mapping[str, Any]], deadline: float | str | None = None, *, folder: Path = Path()
+    ) -> Self:
         """Make a clock of the rows of a table, such as {"ceiling": "1/5", "macs_per_second": "2G", "down": ...}."""
-        paces = sorted((Pace.of(row) for row in rows), key=lambda pace: pace.ceiling)
+        paces = sorted((Pace.of(row, folder) for row in rows), key=lambda pace: pace.ceiling)
         if not paces:
             raise ValueError("clock: there is no tier in the table")
         twice = [a.ceiling for a, b in pairwise(paces) if a.ceiling == b.ceiling]
@@ -73,10 +74,21 @@ def delay(jitter: float, seed: int) -> float:
 
 def parse_deadline(value: float | str) -> float:
     """Return a deadline in seconds."""
-    seconds = parse_seconds("deadline", value)
+    seconds = seconds_of("deadline", value)
     if not seconds:
-        raise ValueError(f"deadline={value} must be above 0, such as 60s or 2min")
+        raise ValueError(f"deadline {value}: must be above 0, such as 60s or 2min")
     return seconds
+
+
+def shown_seconds(seconds: float) -> str:
+    """Return a time as people read it.
+
+    >>> [shown_seconds(s) for s in (0.25, 71.2, 132, 5400, 200000)]
+    ['0.25 s', '71.2 s', '132 s', '90 min', '55.6 h']
+    """
+    if seconds < 600:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 36000 else f"{seconds / 3600:,.1f} h"
 
 
 def find_clock(name: str) -> Clock:
@@ -86,7 +98,7 @@ def find_clock(name: str) -> Clock:
     if not name.endswith((".csv", ".json")):
         raise ValueError(f"clock={name!r} is not {' or '.join(PRESETS)}, nor a .csv or .json file of tiers")
     try:
-        return Clock.of(_rows(Path(name)))
+        return Clock.of(_rows(Path(name)), folder=Path(name).parent)
     except OSError as error:
         raise ValueError(f"clock {name}: cannot be read: {error}") from error
     except ValueError as error:

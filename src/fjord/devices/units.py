@@ -1,74 +1,99 @@
-"""Quantities as people write them: seconds, bytes per second, operations per second."""
+"""Quantities as people write them: 60s, 512MB, 5Mbit; read with clear errors, and written rounded to few digits."""
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
 
-SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
-RATES = {
-    "kbit": 1e3 / 8, "Mbit": 1e6 / 8, "Gbit": 1e9 / 8,
-    "B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "KiB/s": 2.0**10, "MiB/s": 2.0**20,
-}  # fmt: skip
-RATES |= {f"{unit}/s": value for unit, value in RATES.items() if unit.endswith("bit")}
-COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+TIMES = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
+SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+BITS = {
+    f"{prefix}{word}": scale / 8 for word in ("bit", "bps") for prefix, scale in {"k": 1e3, "M": 1e6, "G": 1e9}.items()
+}
+RATES: dict[str, float] = {"bit": 1 / 8, "bps": 1 / 8, **BITS, **{f"{unit}/s": size for unit, size in SIZES.items()}}
+"""Bytes a second. Of these, only kB/s, MB/s and the like mind their case: Mb/s could mean either."""
+NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
 
 
-def parse_seconds(name: str, value: Any) -> float:
+def parse_seconds(name: str, text: str) -> float:
     """Return a time in seconds.
 
-    >>> parse_seconds("deadline", "2min"), parse_seconds("latency", "50 ms"), parse_seconds("deadline", 60)
-    (120.0, 0.05, 60.0)
-    >>> parse_seconds("deadline", "2 weeks")
-    Traceback (most recent call last):
-    ValueError: deadline='2 weeks' is not a time of 0 or more, such as 60s, 2min, 50ms or 1h
+    >>> parse_seconds("--deadline", "2min"), parse_seconds("--deadline", "0.5 s")
+    (120.0, 0.5)
     """
-    return _quantity(name, value, SECONDS, "a time of 0 or more, such as 60s, 2min, 50ms or 1h")
+    return _parsed(name, text, {unit.lower(): value for unit, value in TIMES.items()}, "ms, s, min or h, such as 60s")
 
 
-def parse_rate(name: str, value: Any) -> float:
-    """Return a bandwidth in bytes per second.
+def parse_bytes(name: str, text: str) -> int:
+    """Return a size in bytes; MB is 10^6 and MiB is 2^20.
 
-    >>> parse_rate("down", "8Mbit"), parse_rate("up", "1 MB/s")
-    (1000000.0, 1000000.0)
+    >>> parse_bytes("--memory", "512MB"), parse_bytes("--memory", "1gib")
+    (512000000, 1073741824)
     """
-    found = _quantity(name, value, RATES, allowed := "a bandwidth above 0 with its unit, such as 5Mbit or 1MB/s")
-    return _above_zero(name, value, found, allowed)
+    allowed = "B, kB, MB, GB, KiB, MiB or GiB, such as 512MB"
+    return math.floor(_parsed(name, text, {unit.lower(): value for unit, value in SIZES.items()}, allowed))
 
 
-def parse_speed(name: str, value: Any) -> float:
-    """Return operations per second.
+def parse_rate(name: str, text: str) -> float:
+    """Return bytes a second.
 
-    >>> parse_speed("macs_per_second", "2.5G"), parse_speed("macs_per_second", 1e6)
-    (2500000000.0, 1000000.0)
+    >>> parse_rate("--bandwidth", "5Mbit"), parse_rate("--bandwidth", "5 Mbit/s"), parse_rate("--bandwidth", "1MB/s")
+    (625000.0, 625000.0, 1000000.0)
     """
-    found = _quantity(name, value, COUNTS, allowed := "a number above 0, such as 2e9 or 2G")
-    return _above_zero(name, value, found, allowed)
+    folded = {unit.lower(): value for unit, value in RATES.items() if "/" not in unit or "i" in unit}
+    units = {**folded, **{f"{unit}/s": value for unit, value in folded.items() if "bit" in unit}, **RATES}
+    return _parsed(name, text, units, "kbit, Mbit, Gbit, kB/s, MB/s, GB/s, KiB/s or MiB/s, such as 5Mbit")
 
 
-def _quantity(name: str, value: Any, units: Mapping[str, float], allowed: str) -> float:
-    found = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z/]*)", str(value).strip())
-    try:
-        number = float(found[1]) * units[found[2]] if found else math.nan
-    except (KeyError, ValueError):
-        number = math.nan
-    if not number < math.inf:
-        raise ValueError(f"{name}={value!r} is not {allowed}")
-    return number
+def _parsed(name: str, text: str, units: dict[str, float], allowed: str) -> float:
+    found = NUMBER.fullmatch(str(text))
+    if not found:
+        raise ValueError(f"{name} {text}: is not a number with a unit; allowed units: {allowed}")
+    number, unit = float(found[1]), found[2]
+    if not unit:
+        raise ValueError(f"{name} {text}: has no unit; allowed: {allowed}")
+    value = units.get(unit, units.get(unit.lower()) if not unit.lower().endswith("b/s") else None)
+    if value is None:
+        raise ValueError(f"{name} {text}: unit {unit!r} is unknown; allowed: {allowed}")
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} {text}: must be above 0")
+    return number * value
 
 
-def _above_zero(name: str, value: Any, number: float, allowed: str) -> float:
-    if not number:
-        raise ValueError(f"{name}={value!r} is not {allowed}")
-    return number
+def show_seconds(seconds: float, digits: int = 2) -> str:
+    """Return a time in its unit, rounded up, so that what is shown is enough.
 
-
-def shown_seconds(seconds: float) -> str:
-    """Return a time as people read it.
-
-    >>> [shown_seconds(s) for s in (0.25, 71.2, 132, 5400, 200000)]
-    ['0.25 s', '71.2 s', '132 s', '90 min', '55.6 h']
+    >>> show_seconds(3.21), show_seconds(0.0123), show_seconds(254)
+    ('3.3s', '13ms', '260s')
     """
-    if seconds < 600:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 36000 else f"{seconds / 3600:,.1f} h"
+    return _shown(seconds, {"ms": 1e-3, "s": 1.0}, digits)
+
+
+def show_bytes(size: float, digits: int = 2) -> str:
+    """Return a size in its unit, rounded up.
+
+    >>> show_bytes(30_600_000), show_bytes(999), show_bytes(1_234_567_890)
+    ('31MB', '1kB', '1.3GB')
+    """
+    return _shown(size, {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}, digits)
+
+
+def show_rate(rate: float, digits: int = 2) -> str:
+    """Return bytes a second as bits, rounded up.
+
+    >>> show_rate(625_000)
+    '5Mbit'
+    """
+    return _shown(8 * rate, {"bit": 1, "kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9}, digits)
+
+
+def _shown(value: float, units: dict[str, float], digits: int) -> str:
+    rounded = _up(value, digits)
+    unit, scale = next(((u, s) for u, s in reversed(units.items()) if rounded >= s), next(iter(units.items())))
+    return f"{rounded / scale:.10g}{unit}"
+
+
+def _up(value: float, digits: int) -> float:
+    """Return a value rounded up to some digits; what is there already, but for the error of floats, stays."""
+    if value <= 0:
+        return 0.0
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return float(f"{math.ceil(value / step - 1e-9) * step:.{digits + 1}g}")
