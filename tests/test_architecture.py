@@ -14,7 +14,7 @@ LAYERS = [
     {"optim", "evaluate"},
     {"train", "inference"},
     {"local"},
-    {"check", "methods", "strategies"},
+    {"check", "methods", "strategies", "timing"},
     {"engines"},
     {"federation"},
     {"experiment"},

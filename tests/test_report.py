@@ -51,6 +51,11 @@ def rows(scores):
     return [row(0), row(1, {w: s / 2 for w, s in scores.items()}), row(2, loss=None), row(3, scores)]
 
 
+def clocked(metrics, seconds):
+    """The same rounds on a simulated clock."""
+    return [r | {"simulated_seconds": seconds} for r in metrics]
+
+
 def clients(count=20):
     """Clients whose accuracies rise evenly, every other one with ceiling 1/2."""
     return {
@@ -118,7 +123,7 @@ def test_settings_that_differ_are_listed_and_the_best_mean_is_bold(tmp_path):
     text = text_of(make(tmp_path / "a"), make(tmp_path / "b", rows({"1/2": 0.6, "1": 0.7}), lr=0.05))
     differ = text.split("Settings that differ")[1].split("</table>")[0]
     assert re.findall(r"<th scope='col'>(.*?)</th>", differ) == ["", "lr"]
-    assert re.findall(r"class=best><span.*?>(.*?)</span>", text) == ["75.0%", "60.0%"]
+    assert re.findall(r"class=best><span.*?>(.*?)</span>", text.split("to reach")[0]) == ["75.0%", "60.0%"]
 
 
 def test_a_method_with_a_model_for_each_width_is_read_across_its_stages(tmp_path):
@@ -171,6 +176,50 @@ def test_rounds_without_any_update_count_against_a_shell(tmp_path):
     assert "3 updates: loss is not finite" in text
 
 
+def table_under(text, head):
+    """The cells of each row of the table under a heading, the name of its group first."""
+    body = text.split(f"<h2>{head}</h2>")[1].split("</table>")[0]
+    lines = [line for line in body.split("<tbody>")[1].split("</tr>") if "<td" in line]
+    return [re.findall(r"<(?:th scope='row'|span.*?)>(.*?)</", line) for line in lines]
+
+
+def test_time_and_bytes_to_reach_a_score_over_seeds_and_groups(tmp_path):
+    fast = [make(tmp_path / f"a{s}", clocked(rows(SCORES), 60.0 + 30 * s), seed=s) for s in (0, 1)]
+    slow = make(tmp_path / "b", clocked(rows({"1/2": 0.3, "1": 0.8}), 100.0), method="efd")
+    other = make(tmp_path / "c", method="fd")
+    text = page.write([*fast, slow, other], tmp_path / "page.html", ["30%", "60%"]).read_text()
+    time, size = (table_under(text, f"{what} to reach a test accuracy") for what in ("Simulated time", "Bytes"))
+    # Tested after rounds 2 (half the score) and 4; 750 bytes a round; fd has no clock.
+    assert time == [
+        ["fjord", "30%", "5 ± 1.4 min", "2.5 ± 0.71 min"],
+        ["efd", "30%", "6.67 min", "3.33 min"],
+        ["fjord", "60%", "\N{EN DASH}", "5 ± 1.4 min"],
+        ["efd", "60%", "\N{EN DASH}", "6.67 min"],
+    ]
+    assert size[0] == ["fjord", "30%", "3 ± 0 kB", "1.5 ± 0 kB"]
+    assert [line[0] for line in size] == ["fjord", "efd", "fd"] * 2
+    timed = text.split("Simulated time to reach")[1].split("</table>")[0]
+    assert re.findall(r"class=best><span.*?>(.*?)</span>", timed) == ["5 ± 1.4 min", "2.5 ± 0.71 min", "5 ± 1.4 min"]
+    assert "Models that are trained one after the other" not in text
+    with pytest.raises(ValueError, match="--reach 700%: is not an accuracy"):
+        page.write([slow], tmp_path / "page.html", ["700%"])
+
+
+def test_without_a_clock_there_are_bytes_but_no_time(tmp_path):
+    text = text_of(make(tmp_path / "a"))
+    assert ('id="over-bytes"' in text, 'id="over-time"' in text, "Simulated time" in text) == (True, False, False)
+
+
+def test_late_updates_are_counted_together_whatever_their_time(tmp_path):
+    late = [row(i, SCORES, dropped={"7": f"later than the deadline: {i + 70.5} s"}) for i in range(4)]
+    assert "fjord: 4 updates: later than the deadline<" in text_of(make(tmp_path / "a", late))
+
+
+def test_runs_from_before_a_setting_are_in_one_group_with_those_that_do_not_use_it(tmp_path):
+    old, new = make(tmp_path / "a"), make(tmp_path / "b", seed=1, clock=None, deadline=None)
+    assert [group.name for group in grouped([old, new])] == ["fjord"]
+
+
 def test_nothing_is_said_of_drops_where_there_are_none(tmp_path):
     assert "Dropped updates" not in text_of(make(tmp_path / "a"))
 
@@ -209,7 +258,7 @@ def test_perplexity_is_no_percentage_and_lower_is_better(tmp_path):
     runs = [make(tmp_path / str(s), rows({"1": s}), metric="perplexity", lr=s) for s in (0.2, 0.3)]
     text = text_of(*runs)
     assert cells(text)["fjord (lr 0.2)"]["width 1"] == "2.000"
-    assert re.findall(r"class=best><span.*?>(.*?)</span>", text) == ["2.000"]
+    assert re.findall(r"class=best><span.*?>(.*?)</span>", text.split("to reach")[0]) == ["2.000"]
     assert "perplexity (lower is better)" in text
 
 
@@ -247,7 +296,7 @@ def test_the_page_needs_nothing_else_and_says_where_each_figure_is_from(tmp_path
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="|url\()#([^")]*)', text)) <= set(ids)
     origins = re.findall(r'class="origin">(.*?)</p>', text)
-    assert len(origins) == text.count("<figure") == 8
+    assert len(origins) == text.count("<figure") == 9
     assert set(origins) == {f"recipe toy · method fjord, seeds 3, 4 · commit {commit}"}
 
 
@@ -291,7 +340,13 @@ def pages(tmp_path_factory):
     hungry = [row(i, SCORES, shells={"1/2": 3, "1": 0}, dropped={"1": "late" * 60}) for i in range(4)]
     runs = [make(path / f"{lr}-{s}", lr=lr, seed=s, tiers="x" * 200) for lr in (0.1, 0.05, 0.01) for s in (0, 1)]
     runs += [make(path / "h", hungry, served, method="m" * 120), make(path / "u", [], served=False, method="efd")]
+    timed = [
+        make(path / f"t-{m}-{s}", clocked(rows(SCORES), 900.0 + 50 * s), method=m, seed=s)
+        for m in ("fjord", "efd")
+        for s in (0, 1)
+    ]
     return {
+        "timed": page.write(timed, path / "timed.html", ["20%", "70%"]),
         "one": page.write([make(path / "one")], path / "one.html"),
         "many": page.write(runs, path / "many.html"),
         "empty": page.write(runs[-1:], path / "empty.html"),
@@ -315,7 +370,7 @@ OVERLAPPING = """() => [...document.querySelectorAll('figure > svg')].flatMap(sv
 
 
 @pytest.mark.parametrize("size", [(375, 812), (1280, 900)], ids=["phone", "desk"])
-@pytest.mark.parametrize("name", ["one", "many", "empty"])
+@pytest.mark.parametrize("name", ["one", "many", "empty", "timed"])
 def test_in_a_browser_the_page_fits_is_legible_and_asks_for_nothing(browser, pages, name, size):
     tab = browser.new_page(viewport={"width": size[0], "height": size[1]})
     said, asked = [], []
@@ -329,7 +384,7 @@ def test_in_a_browser_the_page_fits_is_legible_and_asks_for_nothing(browser, pag
         closed.click()
     assert tab.evaluate("document.documentElement.scrollWidth") <= size[0]
     figures = tab.locator("figure").all()
-    assert len(figures) == {"one": 8, "many": 9, "empty": 0}[name]
+    assert len(figures) == {"one": 9, "many": 10, "empty": 0, "timed": 11}[name]
     for figure in figures:
         box = figure.locator("> svg").bounding_box()
         assert box

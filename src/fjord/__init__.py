@@ -3,6 +3,7 @@
 from fjord.data.federated import FederatedData, Generated, Partitioned, TestSet, partition
 from fjord.data.own import federate
 from fjord.devices.budget import Budget
+from fjord.devices.clock import Clock, find_clock
 from fjord.devices.profile import Profile
 from fjord.devices.tiers import Devices, Listed, Tiers, Varying, busy, read_ceilings, shared_tiers, uniform_tiers
 from fjord.elastic.elasticize import elasticize
@@ -35,6 +36,7 @@ __all__ = [
     "Budget",
     "Call",
     "Controller",
+    "Clock",
     "Devices",
     "ElasticModel",
     "ElasticityError",
@@ -68,6 +70,7 @@ __all__ = [
     "elasticize",
     "evaluate",
     "federate",
+    "find_clock",
     "find_method",
     "fit",
     "footprints",

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fjord.data.federated import FederatedData
+from fjord.devices.clock import Clock, find_clock, parse_deadline
 from fjord.devices.tiers import Devices, busy, read_ceilings, shared_tiers, uniform_tiers
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
@@ -51,6 +52,11 @@ class Experiment:
     """The share of clients that is one tier weaker in a round."""
     devices: Callable[[int, int], Devices] | None = None
     """Makes the devices from the number of clients and the seed; takes the place of `tiers`."""
+
+    clock: str | Clock | None = None
+    """Simulated time: phones, or a .csv or .json file with the speed and bandwidth of each tier."""
+    deadline: float | str | None = None
+    """Simulated seconds, or text such as 2min: whoever is back later is left out of the round."""
 
     num_rounds: int = 500
     cohort_size: int = 10
@@ -107,6 +113,8 @@ class Experiment:
             raise ValueError(f"server_lr={self.server_lr} needs server=fedavgm or server=fedadam")
         if self.devices is not None and (self.tiers != "uniform-5" or self.drop_scale != 1):
             raise ValueError(f"tiers={self.tiers}, drop_scale={self.drop_scale}: the recipe makes its devices itself")
+        if self.deadline is not None and self.clock is None:
+            raise ValueError(f"deadline={self.deadline:g}s is on the simulated clock: it needs clock=phones or a file")
         if self.scaffold and self.momentum:
             raise ValueError(f"momentum={self.momentum} cannot go with scaffold, which is defined for plain SGD")
         self.find_method()
@@ -116,6 +124,7 @@ class Experiment:
         exact: dict[str, Any] = {"widths": as_space(self.widths)}
         for name in ("drop_scale", "busy", "availability"):
             exact[name] = _share(name, getattr(self, name))
+        exact["deadline"] = None if self.deadline is None else parse_deadline(self.deadline)
         exact["milestones"] = tuple(_share("milestones", m) for m in self.milestones)
         for name in ("log", "freeze"):
             value = getattr(self, name)
@@ -138,7 +147,17 @@ class Experiment:
         found = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         if self.tiers.endswith((".json", ".csv")) and Path(self.tiers).is_file():
             found["ceilings"] = hashlib.blake2b(Path(self.tiers).read_bytes(), digest_size=8).hexdigest()
+        if clock := self.find_clock():
+            found |= {"clock": self.clock if isinstance(self.clock, str) else "recipe", "deadline": clock.deadline}
+            found["clock_tiers"] = [pace.row() for pace in clock.paces]
         return found
+
+    def find_clock(self) -> Clock | None:
+        """Return the simulated clock."""
+        found = find_clock(self.clock) if isinstance(self.clock, str) else self.clock
+        return (
+            found if found is None or self.deadline is None else replace(found, deadline=parse_deadline(self.deadline))
+        )
 
     def federations(self) -> Iterator[Federation]:
         """Yield the models to train, one after the other: one, or one for each width."""
@@ -202,6 +221,7 @@ class Experiment:
             seed=self.seed,
             step=self._step(),
             nova=self.nova,
+            clock=self.find_clock(),
             state=state,
         )
 
@@ -287,7 +307,9 @@ def _parsed(key: str, kind: object, text: str) -> Any:
         return None if text == "none" else int(text)
     if key == "server_lr":
         return None if text == "none" else float(text)
-    if key == "tiers" and text.endswith((".json", ".csv")):
+    if key in ("clock", "deadline") and text == "none":
+        return None
+    if key in ("tiers", "clock") and text.endswith((".json", ".csv")):
         return str(Path(text).resolve())  # the same file wherever the run is resumed from
     if kind is bool:
         if text.lower() not in ("true", "false"):

@@ -9,6 +9,8 @@ import torch
 
 from fjord.check import fault_of
 from fjord.data.federated import FederatedData
+from fjord.devices.clock import Clock
+from fjord.devices.pace import Work
 from fjord.devices.tiers import Devices
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.plan import Kept
@@ -22,6 +24,7 @@ from fjord.seeding import Shuffled, derive
 from fjord.strategies.nova import NormalisedMean
 from fjord.strategies.scaffold import Scaffold
 from fjord.strategies.server import Memory, Step, apply
+from fjord.timing import Forecast, Lap, Timer, held_width
 from fjord.width import Width, WidthSpace
 
 
@@ -77,6 +80,8 @@ class RoundRecord:
     seconds: float = 0.0
     scores: dict[Width, Score] = field(default_factory=dict)
     tested: dict[Width, Tested] = field(default_factory=dict, repr=False)
+    simulated_seconds: float | None = None
+    """How long the round lasts on the simulated clock, if there is one."""
     engine: dict[str, float] = field(default_factory=dict)
     """What the engine tells of the round: over a network its deadline, and the messages sent, answered and late."""
 
@@ -107,6 +112,8 @@ class Federation:
     step: Step | None = None
     """A server optimizer; None takes the mean as it is."""
     nova: bool = False
+    clock: Clock | None = None
+    """Simulated time; without it rounds have none."""
     state: ServerState = field(default_factory=ServerState)
 
     def __post_init__(self) -> None:
@@ -120,6 +127,16 @@ class Federation:
             )
         self._shells = [width for width in self.space.widths if width <= self.target]
         self.places = Places(self.model)
+        self.timer = self._timer(self.clock) if self.clock else None
+
+    def _timer(self, clock: Clock) -> Timer:
+        """Set up the simulated clock; what its table lacks shows here, before the first round."""
+        for tier in self.devices.tiers:
+            pace, grant = clock.pace(tier), self._granted(self.space.upto(tier).largest, 0, torch.Generator())
+            if self.method.joins(grant):
+                held = self.method.select(self.model.plan, grant)
+                pace.compute(Work(0, 0, 1, 1, held_width(self.model.plan, self.space, held)))
+        return Timer(clock, Forecast(self.model, self.data, self.training, self.seed), self.space)
 
     @property
     def targets(self) -> tuple[Width, ...]:
@@ -138,9 +155,14 @@ class Federation:
     def _round(self, engine: Engine, round_index: int) -> RoundRecord:
         record = RoundRecord(round_index, self.target, self.schedule.lr_at(round_index))
         merged = NormalisedMean(self.model, self.training) if self.nova else NestedMean(self.model)
-        for task, reply in engine.train(self.tasks(round_index)):
-            self._take_in(task, reply, merged, record)
+        lap = Lap(self.timer) if self.timer else None
+        tasks = self.tasks(round_index)
+        for task, reply in engine.train(self._in_time(tasks, record, lap) if lap else tasks):
+            self._take_in(task, reply, merged, record, lap)
             del task, reply  # or they would stay in memory while the next ones are made
+        if lap:
+            # The late ones first: how far tasks are made ahead of replies depends on the workers.
+            record.dropped, record.simulated_seconds = lap.late | record.dropped, lap.seconds
         record.engine = dict(getattr(engine, "facts", {}))  # only engines with messages have any
         if record.examples:
             record.loss /= record.examples
@@ -172,6 +194,14 @@ class Federation:
         lr = self.schedule.lr_at(grant.round_index)
         return Task(client_id, grant.round_index, lr, held, space, taken(self.model, where), correction)
 
+    def _in_time(self, tasks: Iterator[Task], record: RoundRecord, lap: Lap) -> Iterator[Task]:
+        """Yield the tasks of clients that can be back in time; the others are sent theirs, and waited for in vain."""
+        for task in tasks:
+            if lap.foresee(task, self.devices.ceiling(task.client_id, task.round_index)):
+                yield task
+            else:
+                self._tier(task, record).bytes_down += task.bytes
+
     def cohort(self, round_index: int) -> list[tuple[int, Grant]]:
         """Return the clients of a round, the strongest first: their order is that of all sums, and balances workers."""
         chosen: list[tuple[int, Grant]] = []
@@ -187,7 +217,9 @@ class Federation:
 
     def _grant(self, client_id: int, round_index: int) -> Grant:
         generator = torch.Generator().manual_seed(derive(self.seed, "client", round_index, client_id, "units"))
-        usable = self._ceiling(client_id, round_index)
+        return self._granted(self._ceiling(client_id, round_index), round_index, generator)
+
+    def _granted(self, usable: Width, round_index: int, generator: torch.Generator) -> Grant:
         return Grant(usable, self.target, self.lowest, self.space, round_index, generator)
 
     def _ceiling(self, client_id: int, round_index: int) -> Width:
@@ -201,12 +233,20 @@ class Federation:
             )
         return self.space.upto(ceiling).largest
 
-    def _take_in(self, task: Task, reply: Update | str, merged: NestedMean, record: RoundRecord) -> None:
+    def _tier(self, task: Task, record: RoundRecord) -> TierRecord:
+        return record.tiers.setdefault(self._ceiling(task.client_id, task.round_index), TierRecord())
+
+    def _take_in(
+        self, task: Task, reply: Update | str, merged: NestedMean, record: RoundRecord, lap: Lap | None
+    ) -> None:
         """Check one reply; merge it, or drop and name it."""
-        ceiling = self._ceiling(task.client_id, task.round_index)
-        tier = record.tiers.setdefault(ceiling, TierRecord())
+        tier = self._tier(task, record)
         tier.bytes_down += task.bytes
         fault = reply if isinstance(reply, str) else fault_of(task, reply)
+        if lap:
+            update = None if fault or isinstance(reply, str) else reply
+            late = lap.back(task, self.devices.ceiling(task.client_id, task.round_index), update)
+            fault = fault or late
         if fault or isinstance(reply, str):
             record.dropped[task.client_id] = str(fault)
             return

@@ -80,6 +80,25 @@ class LocalTraining:
     """FedProx's mu: a pull back to the weights that were sent."""
 
 
+def sampled_widths(task: Task, seed: int) -> Iterator[Width]:
+    """Yield the width of each step of a client, for ever."""
+    rng = random.Random(derive(seed, "client", task.round_index, task.client_id, "width"))
+    while True:
+        yield task.space.sample(rng)
+
+
+def batch_sizes(num_examples: int, batch_size: int) -> list[int]:
+    """Return the sizes of the batches of one epoch.
+
+    >>> batch_sizes(10, 4), batch_sizes(9, 4)
+    ([4, 4, 2], [4, 5])
+    """
+    sizes = [min(batch_size, num_examples - start) for start in range(0, num_examples, batch_size)]
+    if len(sizes) > 1 and sizes[-1] == 1 < batch_size:  # BatchNorm cannot train on a single example
+        sizes[-2:] = [sizes[-2] + 1]
+    return sizes
+
+
 @dataclass
 class _Bench:
     """A slice set up to be trained: kept for the next client that holds the same units."""
@@ -118,8 +137,7 @@ class Trainer:
             return self._train(task, bench, (inputs, targets), seed)
 
     def _train(self, task: Task, bench: _Bench, examples: Batch, seed: int) -> Update:
-        width_seed = derive(self.seed, "client", task.round_index, task.client_id, "width")
-        rng, correct = random.Random(width_seed), self._correction(task)
+        sampled, correct = sampled_widths(task, self.seed), self._correction(task)
         steps: Counter[Width] = Counter()
         reach: Counter[Width] = Counter()
         passed: Counter[Width] = Counter()
@@ -135,7 +153,7 @@ class Trainer:
         loss = torch.zeros(())
         batch = examples
         for batch in self._batches(*examples, seed):
-            widths = task.space.sample(rng), task.space.largest
+            widths = next(sampled), task.space.largest
             loss = loss + train_step(bench.model, bench.optimizer, watched, batch, widths, correct)
             for width in ran:
                 passed[width] += len(batch[1])
@@ -154,9 +172,7 @@ class Trainer:
             shuffle = torch.Generator().manual_seed(derive(seed, "order", epoch))
             augment = torch.Generator().manual_seed(derive(seed, "augment", epoch))
             order = torch.randperm(len(inputs), generator=shuffle)
-            sizes = [len(rows) for rows in order.split(self.how.batch_size)]
-            if len(sizes) > 1 and sizes[-1] == 1 < self.how.batch_size:  # BatchNorm cannot train on a single example
-                sizes[-2:] = [sizes[-2] + 1]
+            sizes = batch_sizes(len(inputs), self.how.batch_size)
             batches = zip(inputs[order].split(sizes), targets[order].split(sizes), strict=True)
             yield from ((self.data.prepare(x, augment), y) for x, y in islice(batches, left))
             left = None if left is None else max(0, left - len(sizes))

@@ -20,9 +20,8 @@ class Writer(Protocol):
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
     """Return the numbers of a row under the names they have in a dashboard."""
-    found = {
-        f"train/{name}": row[name] for name in ("loss", "lr", "examples", "macs", "seconds") if row[name] is not None
-    }
+    names = ("loss", "lr", "examples", "macs", "seconds", "bytes_down", "bytes_up", "simulated_seconds")
+    found = {f"train/{name}": row[name] for name in names if row.get(name) is not None}
     for width, score in row["scores"].items():
         found |= {f"{name}/width {width}": value for name, value in score.items()}
     for tier, numbers in row["tiers"].items():

@@ -154,11 +154,15 @@ def as_row(record: RoundRecord, stage: int) -> dict[str, Any]:
         "examples": record.examples,
         "seconds": round(record.seconds, 4),
         "macs": sum(tier.macs for tier in record.tiers.values()),
+        "bytes_down": sum(tier.bytes_down for tier in record.tiers.values()),
+        "bytes_up": sum(tier.bytes_up for tier in record.tiers.values()),
         "tiers": {str(width): asdict(tier) for width, tier in sorted(record.tiers.items())},
         "shells": {str(width): count for width, count in record.shells.items()},
         "dropped": {str(client): why for client, why in record.dropped.items()},
         "scores": {str(width): _as_numbers(score) for width, score in record.scores.items()},
     }
+    if record.simulated_seconds is not None:
+        row["simulated_seconds"] = round(record.simulated_seconds, 6)
     return {**row, "engine": record.engine} if record.engine else row
 
 

@@ -12,6 +12,9 @@ from rich.table import Table
 from fjord.evaluate import Score
 from fjord.experiment import Experiment
 from fjord.federation import RoundRecord
+from fjord.report import reach
+from fjord.report.groups import Run
+from fjord.report.numbers import reason
 from fjord.runs import RunFolder
 from fjord.width import Width, parse_width
 
@@ -75,10 +78,10 @@ def shown(score: Score, metric: str) -> str:
 def warnings_of(run: RunFolder) -> list[str]:
     """Say what went wrong without ending the run: updates that were dropped, rounds in which nobody trained."""
     rows, found = run.metrics(), []
-    dropped = Counter(why for row in rows for why in row["dropped"].values())
+    dropped = Counter(reason(why) for row in rows for why in row["dropped"].values())
     if dropped:
         why, times = dropped.most_common(1)[0]
-        found.append(f"Warning: {dropped.total()} updates were dropped, most often ({times} times) because {why}.")
+        found.append(f"Warning: {dropped.total()} updates were dropped, most often ({times} times): {why}.")
     idle = sum(row["examples"] == 0 for row in rows)
     if idle:
         found.append(f"Warning: in {idle} of {len(rows)} rounds no client trained anything.")
@@ -86,12 +89,35 @@ def warnings_of(run: RunFolder) -> list[str]:
 
 
 def results_table(run: RunFolder) -> Table:
-    """Return the last score at every width."""
-    config, rows = run.config, run.metrics()
-    finals = {w: s for row in rows if row["scores"] for w, s in row["scores"].items()}
-    table = Table("width", config["metric"], "test loss", title=f"{config['name']}: {config['method']}")
+    """Return the last score at every width, and what it took to reach one that all widths have."""
+    config, read = run.config, Run.read(run)
+    metric, costs = config["metric"], _costs(read)
+    finals = {w: s for row in read.rows if row["scores"] for w, s in row["scores"].items()}
+    table = Table("width", metric, "test loss", *costs, title=f"{config['name']}: {config['method']}")
     for width in sorted(finals, key=parse_width):
-        value = finals[width][config["metric"]]
-        text = f"{value:.1%}" if config["metric"] == "accuracy" else f"{value:.3f}"
-        table.add_row(width, text, f"{finals[width]['loss']:.3f}")
+        value = finals[width][metric]
+        text = f"{value:.1%}" if metric == "accuracy" else f"{value:.3f}"
+        cells = [column.get(parse_width(width), "-") for column in costs.values()]
+        table.add_row(width, text, f"{finals[width]['loss']:.3f}", *cells)
     return table
+
+
+def _costs(run: Run) -> dict[str, dict[Width, str]]:
+    """Return what it took to reach a round score, by the heads of their columns."""
+    metric = run.config["metric"]
+    level = reach.common_level(run, metric)
+    if level is None:
+        return {}
+    return {
+        f"{kind} to {reach.shown_level(level, metric)}": {
+            width: reach.shown(cost, kind) for width, cost in reach.reached(run, metric, level, kind).items()
+        }
+        for kind in reach.KINDS
+        if reach.knows(run, kind)
+    }
+
+
+def spent(run: RunFolder) -> str:
+    """Say what a run spent in all."""
+    rows = run.metrics()
+    return f"Spent in {len(rows)} rounds: {reach.totals(rows)}."

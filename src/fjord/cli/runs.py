@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fjord.cli.display import Display, results_table, warnings_of
+from fjord.cli.display import Display, results_table, spent, warnings_of
 from fjord.cli.engines import ENGINES, Where
 from fjord.experiment import Experiment
 from fjord.methods import METHODS
@@ -66,6 +67,7 @@ def run(
         out.print("The run folder lies on the SuperLink's machine.")
         return
     out.print(results_table(RunFolder(folder)))
+    out.print(spent(RunFolder(folder)), markup=False, soft_wrap=True)
     for warning in warnings_of(RunFolder(folder)):
         out.print(warning, markup=False, soft_wrap=True, style="yellow")
     if page:
@@ -85,10 +87,10 @@ def _run(experiment: Experiment, folder: Path, recipe: dict[str, object], resume
         raise typer.Exit(130) from None
 
 
-def _page(runs: list[RunFolder], target: Path) -> None:
+def _page(runs: list[RunFolder], target: Path, reach: Sequence[str] = ()) -> None:
     from fjord.report import page
 
-    out.print(f"Page: {page.write(runs, target)}", markup=False, soft_wrap=True)
+    out.print(f"Page: {page.write(runs, target, reach)}", markup=False, soft_wrap=True)
 
 
 def _theorem1(recipe: str, settings: list[str], output: Path) -> None:
@@ -151,6 +153,9 @@ def show(recipe: Recipe, settings: Settings = None) -> None:
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders; those that differ only in seed are averaged.")],
     output: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    reach: Annotated[
+        list[str] | None, typer.Option(help="Say what it took to reach this score, such as 70%; may be repeated.")
+    ] = None,
 ) -> None:
     """Draw runs as one self-contained HTML page."""
-    _page([RunFolder(path) for path in runs], output)
+    _page([RunFolder(path) for path in runs], output, reach or [])

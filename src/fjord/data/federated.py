@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -61,6 +61,14 @@ class FederatedData(Protocol):
         """Return the training examples of one client."""
 
 
+@runtime_checkable
+class Counted(Protocol):
+    """Data that can tell how many examples a client has without making them."""
+
+    def num_examples(self, client_id: int) -> int:
+        """Return the number of training examples of one client."""
+
+
 @dataclass(frozen=True)
 class Partitioned:
     """Tensors of examples (which may be memory-mapped), each with its client."""
@@ -82,6 +90,10 @@ class Partitioned:
     def examples(self, client_id: int) -> Batch:
         """Return the training examples of one client."""
         return self.inputs[self.rows[client_id]], wide(self.targets[self.rows[client_id]])
+
+    def num_examples(self, client_id: int) -> int:
+        """Return the number of training examples of one client."""
+        return len(self.rows[client_id])
 
     def union(self) -> Batch:
         """Return the training examples of all clients: the dataset of training that is not federated."""
@@ -134,7 +146,10 @@ def _demand_numbers(name: str, numbers: Tensor, least: int, most: int | None = N
 
 
 class Generated:
-    """Clients made by a function when they take part; the latest are remembered, the rest cost nothing."""
+    """Clients made by a function when they take part; the latest are remembered, the rest cost nothing.
+
+    `count` tells how many examples a client will have, for the simulated clock; without it they are made to be counted.
+    """
 
     def __init__(
         self,
@@ -143,8 +158,11 @@ class Generated:
         test: TestSet,
         remembered: int = 512,
         prepare: Prepare = as_is,
+        count: Callable[[int], int] | None = None,
     ) -> None:
         if type(num_clients) is not int or num_clients < 1:
             raise ValueError(f"num_clients={num_clients!r} must be a whole number of at least 1")
         self.num_clients, self.test, self.prepare = num_clients, test, prepare
         self.examples = lru_cache(maxsize=remembered)(make)
+        if count is not None:
+            self.num_examples = count

@@ -49,7 +49,8 @@ def federate(
         tested, owners = _stacked(test, range(len(test)), "test"), torch.full((len(test),), -1)
     own = [rows[~held[rows]].tolist() for rows in rows_of(owner)]
     make = partial(_of_client, dataset, own, seed)
-    return Generated(len(own), make, TestSet(*tested, owners, prepare), remembered, prepare)
+    tests = TestSet(*tested, owners, prepare)
+    return Generated(len(own), make, tests, remembered, prepare, lambda client: len(own[client]))
 
 
 def held_out(clients: Tensor, names: Sequence[str], seed: int, share: Fraction = Fraction(1, 10)) -> Tensor:

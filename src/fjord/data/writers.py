@@ -97,5 +97,8 @@ def writers(
     inputs, targets = (torch.cat(tensors) for tensors in zip(*tested, strict=True))
     owners = torch.tensor(chosen).repeat_interleave(held_out)
     return Generated(
-        num_clients, lambda client: writer(seed, client, examples, "train", skew), TestSet(inputs, targets, owners)
+        num_clients,
+        lambda client: writer(seed, client, examples, "train", skew),
+        TestSet(inputs, targets, owners),
+        count=lambda client: examples,
     )

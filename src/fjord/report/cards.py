@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fjord.report import numbers
+from fjord.report import numbers, reach
 from fjord.report.figures import Axes, Series, Style, bars, group_styles, lines, width_styles
 from fjord.report.groups import Group, Run
 from fjord.width import Width
@@ -43,7 +43,7 @@ class Deck:
     def cards(self) -> Iterator[Card]:
         """Yield the figures in the order of the page."""
         makers = (self.by_width, self.by_tier, self.worst_decile, self.convergence, self.loss)
-        for make in (*makers, self.traffic, self.compute, self.shells):
+        for make in (*makers, self.spending, self.traffic, self.compute, self.shells):
             yield from make()
 
     def by_width(self) -> Iterator[Card]:
@@ -88,7 +88,7 @@ class Deck:
 
     def convergence(self) -> Iterator[Card]:
         """Yield the scores against rounds: all widths of one group, or all groups at each width."""
-        widths = sorted({w for g in self.groups for r in g.runs for w in numbers.final_scores(r, self.metric)})
+        widths = self._widths(self.groups)
         if len(self.groups) == 1:
             parts = [(f"width {w}", self._curves(self.groups[0], w)) for w in widths]
             styles = width_styles(len(widths))
@@ -130,6 +130,43 @@ class Deck:
 
     def _losses(self, group: Group, target: Width) -> dict[Any, numbers.Stat]:
         return numbers.over_runs(group, lambda run: numbers.loss_curve(run, target))
+
+    def spending(self) -> Iterator[Card]:
+        """Yield the scores against simulated time and against bytes: all widths of one group, or all groups."""
+        for kind in reach.KINDS:
+            series = self._spent_by_width(kind) if len(self.groups) == 1 else self._spent_by_group(kind)
+            if series:
+                yield self._spending(kind, series)
+
+    def _spent_by_width(self, kind: str) -> tuple[Series, ...]:
+        widths = self._widths(self.groups)
+        parts = [(f"width {w}", reach.curve(self.groups[0], self.metric, w, kind)) for w in widths]
+        return _kept(parts, width_styles(len(parts)))
+
+    def _spent_by_group(self, kind: str) -> tuple[Series, ...]:
+        """Return one line for each group, that of the widest model it scored: not all have the same widths."""
+        parts: list[tuple[str, dict[float, numbers.Stat]]] = []
+        for group in self.groups:
+            widest = max(self._widths([group]), default=None)
+            points = {} if widest is None else reach.curve(group, self.metric, widest, kind)
+            parts.append((f"{group.name}, width {widest}", points))
+        return _kept(parts, group_styles(len(parts)))
+
+    def _widths(self, groups: Sequence[Group]) -> list[Width]:
+        return sorted({w for g in groups for r in g.runs for w in numbers.final_scores(r, self.metric)})
+
+    def _spending(self, kind: str, series: tuple[Series, ...]) -> Card:
+        scale, unit = reach.unit_of(max(x for one in series for x in one.points), kind)
+        scaled = tuple(replace(one, points={x / scale: y for x, y in one.points.items()}) for one in series)
+        label = f"simulated time ({unit})" if kind == "time" else f"sent to clients and back ({unit})"
+        svg = lines(f"over-{kind}", scaled, replace(self._axes(label), whole=False))
+        what = "simulated time, all clients at once" if kind == "time" else "bytes sent to clients and back"
+        caption = f"Test {self.metric} against {what}, since the run began{self._spread('band')}."
+        caption += " Of each: the widest model it scored." if len(self.groups) > 1 else ""
+        staged = [group.name for group in self.groups if group.models > 1]
+        if staged:
+            caption += f" Models that are trained one after the other add up: {', '.join(staged)}."
+        return Card(f"over-{kind}", f"{self._metric} over {kind}", svg, caption, scaled)
 
     def traffic(self) -> Iterator[Card]:
         """Yield the bytes sent to and from a client."""

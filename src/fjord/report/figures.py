@@ -50,6 +50,8 @@ class Axes:
     shown: Callable[[float], str]
     """Writes a value of the y axis."""
     threshold: float | None = None
+    whole: bool = True
+    """Whether the x axis counts something, such as rounds."""
     may_be_log: bool = False
     """Whether lines that span decades are drawn on a logarithmic scale."""
 
@@ -135,7 +137,7 @@ def lines(name: str, series: Sequence[Series], axes: Axes, ticks: Mapping[Any, s
             if len(series) == 1:
                 _write_values(panel, series[0], axes)
         else:
-            panel.xaxis.get_major_locator().set_params(integer=True, nbins=6)
+            panel.xaxis.get_major_locator().set_params(integer=axes.whole, nbins=6)
     return drawn[0]
 
 

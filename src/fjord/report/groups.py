@@ -128,7 +128,8 @@ def listed(values: Iterable[object]) -> str:
 
 
 def _fixed(config: Config) -> Config:
-    return {key: value for key, value in config.items() if key not in FREE}
+    """Return what tells groups apart; a setting that is null is one that an older run did not have yet."""
+    return {key: value for key, value in config.items() if key not in FREE and value is not None}
 
 
 def _flat(config: Config, prefix: str = "") -> dict[str, str]:

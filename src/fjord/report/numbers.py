@@ -1,6 +1,7 @@
 """The numbers behind the page: means and deviations over seeds of scores, costs and shells."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -163,4 +164,13 @@ def shell_means(run: Run) -> dict[Width, float]:
 
 def dropped(group: Group) -> dict[str, int]:
     """Count the updates that were not used, by reason, the most frequent first."""
-    return dict(Counter(why for r in group.runs for row in r.rows for why in row["dropped"].values()).most_common())
+    return dict(Counter(reason(w) for r in group.runs for row in r.rows for w in row["dropped"].values()).most_common())
+
+
+def reason(why: str) -> str:
+    """Return why an update was dropped, without the time that is different for each client.
+
+    >>> reason("later than the deadline: 71.2 s")
+    'later than the deadline'
+    """
+    return re.sub(r": [\d.,]+ (s|min|h)$", "", why)

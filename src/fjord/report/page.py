@@ -10,6 +10,8 @@ from fjord.report.cards import STARVING, Card, Deck
 from fjord.report.figures import Style
 from fjord.report.groups import Group, Run, differing, grouped, listed
 from fjord.report.numbers import Stat
+from fjord.report.reach import parse_level, usual_levels
+from fjord.report.tables import NONE, reached, table
 from fjord.runs import RunFolder
 from fjord.width import Width
 
@@ -22,14 +24,16 @@ SHAPES = {
     "P": "M11.5 2h3v2.5H17v3h-2.5V10h-3V7.5H9v-3h2.5z",
     "X": "M9 4l2-2l2 2l2-2l2 2l-2 2l2 2l-2 2l-2-2l-2 2l-2-2l2-2z",
 }
-NONE = "\N{EN DASH}"
 GAPS = {"-": "none", "--": "6 3", ":": "2 2", "-.": "6 2 2 2"}
 
 
-def write(runs: list[RunFolder], target: Path) -> Path:
-    """Draw runs as one self-contained HTML page; those that differ only in their seed are averaged."""
+def write(runs: list[RunFolder], target: Path, levels: Sequence[str] = ()) -> Path:
+    """Draw runs as one self-contained HTML page; those that differ only in their seed are averaged.
+
+    `levels` are the scores, such as 70%, for which the page says what it took to reach them.
+    """
     groups = grouped(runs)
-    text = "\n".join(_page(groups))
+    text = "\n".join(_page(groups, levels))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
@@ -38,10 +42,12 @@ def write(runs: list[RunFolder], target: Path) -> Path:
     return target
 
 
-def _page(groups: Sequence[Group]) -> Iterator[str]:
+def _page(groups: Sequence[Group], levels: Sequence[str]) -> Iterator[str]:
     metric = str(groups[0].all_runs[0].config["metric"])
     recipes = listed(run.config["name"] for group in groups for run in group.all_runs)
     title = f"{recipes}: {' vs '.join(group.name for group in groups)}"
+    runs = [run for group in groups for run in group.runs]
+    wanted = [parse_level(text, metric) for text in levels] or usual_levels(runs, metric)
     css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     cards = list(Deck(groups, metric).cards())
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
@@ -50,6 +56,7 @@ def _page(groups: Sequence[Group]) -> Iterator[str]:
     yield f"<h1>{escape(title)}</h1>\n<p class='sub'>{escape(_subtitle(groups, metric))}</p>"
     yield from _notices(groups, metric)
     yield from _headline(groups, metric)
+    yield from reached(groups, metric, wanted)
     yield "<h2>Figures</h2>"
     if not cards:
         yield "<p>There is nothing to draw yet: no round is done.</p>"
@@ -152,7 +159,7 @@ def _headline(groups: Sequence[Group], metric: str) -> Iterator[str]:
         for j, w in enumerate(widths)
         if len(groups) > 1 and w in part and sign * part[w].mean == best[w]
     }
-    yield _table(["", "seeds", "rounds", *(f"width {w}" for w in widths)], rows, marked)
+    yield table(["", "seeds", "rounds", *(f"width {w}" for w in widths)], rows, marked)
     spread = "Mean ± sample standard deviation over seeds. " if any(len(g.runs) > 1 for g in groups) else ""
     bold = "Bold: the best mean at each width." if len(groups) > 1 else ""
     blank = "" if all(w in part for part in scores for w in widths) else f" {NONE}: no model of this width was scored."
@@ -167,22 +174,6 @@ def _score(value: Stat | None, metric: str, runs: int) -> str:
     spread = "" if value.sd is None else f" ± {factor * value.sd:{digits}}"
     part = f" ({value.count} of {runs} runs)" if value.count < runs else ""
     return f"{factor * value.mean:{digits}}{spread}{unit}{part}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], marked: set[tuple[int, int]] | None = None) -> str:
-    """Return a table whose rows become blocks on a phone, each cell with its own label."""
-    top = "".join(f"<th scope='col'>{escape(name)}</th>" for name in head)
-    lines = []
-    for i, row in enumerate(rows):
-        cells = "".join(
-            f'<td data-label="{escape(head[j])}"{" class=best" if marked and (i, j) in marked else ""}>'
-            f"<span{' class=short' if len(cell) < 20 else ''}>{escape(cell)}</span></td>"
-            for j, cell in enumerate(row)
-            if j
-        )
-        lines.append(f"<tr><th scope='row'>{escape(row[0])}</th>{cells}</tr>")
-    body = f"<tbody>{''.join(lines)}</tbody>"
-    return f"<div class='wide'><table><thead><tr>{top}</tr></thead>{body}</table></div>"
 
 
 def _figure(card: Card, groups: Sequence[Group]) -> str:
@@ -224,7 +215,7 @@ def _settings(groups: Sequence[Group]) -> Iterator[str]:
     if len(groups) > 1:
         keys = differing([group.settings for group in groups])
         rows = [[group.name, *(group.settings.get(key, NONE) for key in keys)] for group in groups]
-        yield f"<h2>Settings that differ</h2>{_table(['', *keys], rows)}"
+        yield f"<h2>Settings that differ</h2>{table(['', *keys], rows)}"
     yield "<h2>All settings</h2>"
     for group in groups:
         config = {key: value for key, value in group.all_runs[0].config.items() if key not in ("seed", "recipe")}

@@ -1,0 +1,166 @@
+"""What the devices of a tier manage, and how long a client's work takes them."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from fjord.devices.units import parse_rate, parse_seconds
+from fjord.width import Width, parse_width
+
+SPEEDS = ("macs_per_second", "seconds_per_step", "profile")
+COLUMNS = ("ceiling", *SPEEDS, "kd", "down", "up", "latency", "jitter")
+COUNTS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+Steps = Mapping[Width, tuple[float, float]]
+"""For each width the seconds of a step, and those that are spent once a round."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a client does in a round."""
+
+    bytes_down: int
+    bytes_up: int
+    steps: int
+    macs: int
+    """Multiply-accumulates of all forward and backward passes."""
+    width: Width
+    """The width that has as many units as the client holds."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What the devices of one tier manage."""
+
+    ceiling: Width
+    down: float
+    """Bytes per second to the device."""
+    up: float
+    macs_per_second: float | None = None
+    steps: Steps = field(default_factory=dict)
+    """In place of MACs: the mean step of a client that holds the units of a width."""
+    latency: float = 0.0
+    """Seconds before the first byte, of each of the two transfers."""
+    jitter: float = 0.0
+    """The standard deviation of the logarithm of a client's delay in a round; the median delay is 1."""
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], folder: Path = Path()) -> Self:
+        """Read one row of a table; profiles are files in the folder."""
+        given = {key: value for key, value in row.items() if value not in (None, "")}
+        _demand_columns(given)
+        ceiling, speed = parse_width(str(given["ceiling"])), given.get("macs_per_second")
+        return cls(
+            ceiling,
+            parse_rate("down", given["down"]),
+            parse_rate("up", given["up"]),
+            None if speed is None else parse_speed("macs_per_second", speed),
+            _steps(given, ceiling, folder),
+            seconds_of("latency", given.get("latency", 0)),
+            _jitter(given.get("jitter", 0)),
+        )
+
+    def seconds(self, work: Work) -> float:
+        """Return how long a client takes, without jitter: download, training, upload."""
+        transfers = 2 * self.latency + work.bytes_down / self.down + work.bytes_up / self.up
+        return transfers + self.compute(work)
+
+    def compute(self, work: Work) -> float:
+        """Return the seconds of local training."""
+        if self.macs_per_second is not None:
+            return work.macs / self.macs_per_second
+        if work.width not in self.steps:
+            raise ValueError(
+                f"clock: tier {self.ceiling} has the seconds of a step at width {', '.join(map(str, self.steps))}, and "
+                f"its clients train the units of width {work.width}: add it ('1/5:20ms 1:0.2s') or give macs_per_second"
+            )
+        step, once = self.steps[work.width]
+        return work.steps * step + once
+
+    def row(self) -> dict[str, Any]:
+        """Return the numbers as plain data, in seconds and bytes per second."""
+        steps = {str(width): {"step": step, "once": once} for width, (step, once) in self.steps.items()}
+        speed = {"steps": steps} if steps else {"macs_per_second": self.macs_per_second}
+        link = {"down": self.down, "up": self.up, "latency": self.latency}
+        return {"ceiling": str(self.ceiling), **speed, **link, "jitter": self.jitter}
+
+
+def _demand_columns(given: Mapping[str, Any]) -> None:
+    tier = f"tier {given.get('ceiling', 'without a ceiling')}"
+    unknown = [key for key in given if key not in COLUMNS]
+    if unknown:
+        raise ValueError(f"{tier}: {unknown[0]!r} is not one of {', '.join(COLUMNS)}")
+    missing = [key for key in ("ceiling", "down", "up") if key not in given]
+    if missing:
+        raise ValueError(f"{tier}: has no {missing[0]!r}")
+    if sum(key in given for key in SPEEDS) != 1:
+        raise ValueError(f"{tier}: give one of {', '.join(SPEEDS)}")
+
+
+def _steps(given: Mapping[str, Any], ceiling: Width, folder: Path) -> Steps:
+    """Return the seconds of a step: from 20ms (at the ceiling), '1/5:20ms 1:0.2s', an object, or a profile."""
+    if "profile" in given:
+        return _profiled(folder / str(given["profile"]), given.get("kd"))
+    value = given.get("seconds_per_step", {})
+    if isinstance(value, str) and ":" in value:
+        value = {width: seconds for width, _, seconds in (part.partition(":") for part in value.split())}
+    if not isinstance(value, Mapping):
+        value = {str(ceiling): value}
+    return {parse_width(str(w)): (seconds_of("seconds_per_step", seconds), 0.0) for w, seconds in value.items()}
+
+
+def _profiled(path: Path, kd: Any) -> Steps:
+    """Return the seconds that `fjord profile --json` measured."""
+    try:
+        data = json.loads(path.read_text())
+        costs = [cost for cost in data["costs"] if kd is None or str(cost["kd"]).lower() == str(kd).lower()]
+        kinds = {cost["kd"] for cost in costs}
+        steps = {parse_width(cost["width"]): (cost["step_seconds"], cost["setup_seconds"]) for cost in costs}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"profile {path}: is no output of fjord profile --json: {error!r}") from error
+    if len(kinds) != 1:
+        held = "both, with distillation and without" if kinds else f"no step with kd={kd}"
+        raise ValueError(f"profile {path}: holds {held}; choose in the column kd: true or false")
+    return steps
+
+
+def seconds_of(name: str, value: Any) -> float:
+    """Return a time, which may be 0, and is in seconds where it has no unit.
+
+    >>> seconds_of("deadline", "2min"), seconds_of("latency", "50 ms"), seconds_of("deadline", 60)
+    (120.0, 0.05, 60.0)
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return parse_seconds(name, str(value))
+    return parse_seconds(name, f"{number}s") if number else 0.0
+
+
+def parse_speed(name: str, value: Any) -> float:
+    """Return operations per second.
+
+    >>> parse_speed("macs_per_second", "2.5G"), parse_speed("macs_per_second", 1e6)
+    (2500000000.0, 1000000.0)
+    """
+    text = str(value).strip()
+    factor = COUNTS.get(text[-1:], 1.0)
+    try:
+        number = float(text[:-1] if text[-1:] in COUNTS else text) * factor
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} {value}: must be a number above 0, such as 2e9 or 2G")
+    return number
+
+
+def _jitter(value: Any) -> float:
+    try:
+        jitter = float(value)
+    except (TypeError, ValueError):
+        jitter = math.nan
+    if not 0 <= jitter <= 5:
+        raise ValueError(f"jitter {value}: must be a number from 0 to 5, such as 0.3")
+    return jitter

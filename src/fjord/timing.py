@@ -1,0 +1,123 @@
+"""The simulated clock in a round: when each client is back, and who is late, where possible before it trains."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain, islice, repeat
+
+import torch
+from torch import Tensor
+
+from fjord.data.federated import Counted, FederatedData
+from fjord.devices.clock import Clock
+from fjord.devices.pace import Work
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.plan import Kept, WidthPlan
+from fjord.elastic.slice import below
+from fjord.footprint import count_macs
+from fjord.local import LocalTraining, Task, Update, batch_sizes, sampled_widths, size
+from fjord.seeding import derive
+from fjord.width import Width, WidthSpace
+
+
+class Forecast:
+    """Foretells what a client's training comes to: its steps, their widths and sizes are known from the seed."""
+
+    def __init__(self, model: ElasticModel, data: FederatedData, how: LocalTraining, seed: int) -> None:
+        self.model, self.data, self.how, self.seed = model, data, how, seed
+        self.num_examples = cache(self._num_examples)
+        self.passes = cache(self._passes)
+        self._macs: dict[tuple[Width, tuple[int, ...]], int] = {}
+
+    def __call__(self, task: Task) -> tuple[int, int]:
+        """Return the steps of a client and their multiply-accumulates."""
+        epoch = batch_sizes(self.num_examples(task.client_id), self.how.batch_size)
+        sizes = list(islice(chain.from_iterable(repeat(epoch, self.how.epochs)), self.how.max_steps))
+        passed: Counter[Width] = Counter()
+        for count, width in zip(sizes, sampled_widths(task, self.seed), strict=False):
+            for ran in self.passes(width, task.space.largest):
+                passed[ran] += count
+        return len(sizes), sum(3 * count * self._macs_at(task, width) for width, count in passed.items())
+
+    def _num_examples(self, client_id: int) -> int:
+        if isinstance(self.data, Counted):
+            return self.data.num_examples(client_id)
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(derive(self.seed, "examples", client_id))
+            return len(self.data.examples(client_id)[1])
+
+    def _passes(self, width: Width, widest: Width) -> list[Width]:
+        """Return the submodels that a step runs: those that the objective asks for, given the smallest one's scores."""
+        inputs, targets = self.data.test.batch(0, 2)
+        ran: list[Width] = []
+        with torch.random.fork_rng(devices=[]):
+            logits: Tensor = self.model.cut(self.model.space.widths[0]).eval()(inputs)
+
+            def logits_at(at: Width) -> Tensor:
+                ran.append(at)
+                return logits
+
+            self.how.objective(logits_at, targets, width, widest)
+        return ran
+
+    def _macs_at(self, task: Task, width: Width) -> int:
+        """Return the multiply-accumulates of one example in a submodel, which depend on how many units it has."""
+        kept = below(self.model.plan, task.held, width)
+        key = width, tuple(map(len, kept.values()))
+        if key not in self._macs:
+            inputs = self.data.test.batch(0, 1)[0]
+            self._macs[key] = count_macs(self.model.cut(width, kept), (inputs,))
+        return self._macs[key]
+
+
+def held_width(plan: WidthPlan, space: WidthSpace, held: Kept) -> Width:
+    """Return the smallest width that has as many units of each family as are held."""
+    return next(w for w in space.widths if all(len(held[f.name]) <= f.count(w) for f in plan.families))
+
+
+@dataclass
+class Timer:
+    """Tells how long clients take to train one model."""
+
+    clock: Clock
+    forecast: Forecast
+    space: WidthSpace
+    """P."""
+
+    def seconds(self, task: Task, ceiling: Width, update: Update | None = None) -> float:
+        """Return when a client is back, from its update; or from what it would do, if there is none."""
+        steps, macs = (sum(update.reach.values()), update.macs) if update else self.forecast(task)
+        up = size(update.tensors if update else task.tensors)
+        width = held_width(self.forecast.model.plan, self.space, task.held)
+        work = Work(task.bytes, up, steps, macs, width)
+        return self.clock.seconds(
+            ceiling, work, seed=self.forecast.seed, round_index=task.round_index, client_id=task.client_id
+        )
+
+
+@dataclass
+class Lap:
+    """One round on the clock: it lasts until the last client is back, or until the deadline."""
+
+    timer: Timer
+    seconds: float = 0.0
+    late: dict[int, str] = field(default_factory=dict)
+    """The clients that were not trained, as they would be late."""
+
+    def foresee(self, task: Task, ceiling: Width) -> bool:
+        """Say whether a client may train: it is known to be late only if there is a deadline."""
+        if self.timer.clock.deadline is None:
+            return True
+        late = self._back(self.timer.seconds(task, ceiling))
+        if late:
+            self.late[task.client_id] = late
+        return late is None
+
+    def back(self, task: Task, ceiling: Width, update: Update | None) -> str | None:
+        """Take the time of a client that trained; say if it was too late. None: its update cannot be used."""
+        return self._back(self.timer.seconds(task, ceiling, update))
+
+    def _back(self, seconds: float) -> str | None:
+        deadline = self.timer.clock.deadline
+        self.seconds = max(self.seconds, seconds if deadline is None else min(seconds, deadline))
+        return self.timer.clock.late(seconds)
