@@ -69,8 +69,8 @@ def test_quantities_are_read_as_people_write_them(read, text, value):
 @pytest.mark.parametrize(
     ("read", "text", "says"),
     [
-        (parse_seconds, "60", "--x 60: has no unit; allowed: ms, s, min or h"),
-        (parse_seconds, "60 parsec", "--x 60 parsec: unit 'parsec' is unknown; allowed: ms, s, min or h"),
+        (parse_seconds, "60", "--x 60: has no unit; allowed: us, ms, s, min or h"),
+        (parse_seconds, "60 parsec", "--x 60 parsec: unit 'parsec' is unknown; allowed: us, ms, s, min or h"),
         (parse_seconds, "-3s", "--x -3s: must be above 0"),
         (parse_bytes, "0MB", "--x 0MB: must be above 0"),
         (parse_bytes, "much", "--x much: is not a number with a unit; allowed units: B, kB, MB"),

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from fjord.devices.units import parse_rate, parse_seconds
+from fjord.devices.units import parse_count, parse_rate, parse_seconds
 from fjord.width import Width, parse_width
 
 SPEEDS = ("macs_per_second", "seconds_per_step", "profile")
 COLUMNS = ("ceiling", *SPEEDS, "kd", "down", "up", "latency", "jitter")
-COUNTS = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 Steps = Mapping[Width, tuple[float, float]]
 """For each width the seconds of a step, and those that are spent once a round."""
 
@@ -56,7 +55,7 @@ class Pace:
             ceiling,
             parse_rate("down", given["down"]),
             parse_rate("up", given["up"]),
-            None if speed is None else parse_speed("macs_per_second", speed),
+            None if speed is None else parse_count("macs_per_second", str(speed)),
             _steps(given, ceiling, folder),
             seconds_of("latency", given.get("latency", 0)),
             _jitter(given.get("jitter", 0)),
@@ -137,23 +136,6 @@ def seconds_of(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         return parse_seconds(name, str(value))
     return parse_seconds(name, f"{number}s") if number else 0.0
-
-
-def parse_speed(name: str, value: Any) -> float:
-    """Return operations per second.
-
-    >>> parse_speed("macs_per_second", "2.5G"), parse_speed("macs_per_second", 1e6)
-    (2500000000.0, 1000000.0)
-    """
-    text = str(value).strip()
-    factor = COUNTS.get(text[-1:], 1.0)
-    try:
-        number = float(text[:-1] if text[-1:] in COUNTS else text) * factor
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise ValueError(f"{name} {value}: must be a number above 0, such as 2e9 or 2G")
-    return number
 
 
 def _jitter(value: Any) -> float:

@@ -3,13 +3,14 @@
 import math
 import re
 
-TIMES = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
+TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
 SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 BITS = {
     f"{prefix}{word}": scale / 8 for word in ("bit", "bps") for prefix, scale in {"k": 1e3, "M": 1e6, "G": 1e9}.items()
 }
 RATES: dict[str, float] = {"bit": 1 / 8, "bps": 1 / 8, **BITS, **{f"{unit}/s": size for unit, size in SIZES.items()}}
 """Bytes a second. Of these, only kB/s, MB/s and the like mind their case: Mb/s could mean either."""
+COUNTS: dict[str, float] = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
 
 
@@ -19,7 +20,9 @@ def parse_seconds(name: str, text: str) -> float:
     >>> parse_seconds("--deadline", "2min"), parse_seconds("--deadline", "0.5 s")
     (120.0, 0.5)
     """
-    return _parsed(name, text, {unit.lower(): value for unit, value in TIMES.items()}, "ms, s, min or h, such as 60s")
+    return _parsed(
+        name, text, {unit.lower(): value for unit, value in TIMES.items()}, "us, ms, s, min or h, such as 60s"
+    )
 
 
 def parse_bytes(name: str, text: str) -> int:
@@ -43,12 +46,21 @@ def parse_rate(name: str, text: str) -> float:
     return _parsed(name, text, units, "kbit, Mbit, Gbit, kB/s, MB/s, GB/s, KiB/s or MiB/s, such as 5Mbit")
 
 
+def parse_count(name: str, text: str) -> float:
+    """Return a number of operations.
+
+    >>> parse_count("--macs", "2.5G"), parse_count("macs_per_second", "1e6")
+    (2500000000.0, 1000000.0)
+    """
+    return _parsed(name, text, {**COUNTS, "K": 1e3}, "none, k, M, G or T, such as 200M")
+
+
 def _parsed(name: str, text: str, units: dict[str, float], allowed: str) -> float:
     found = NUMBER.fullmatch(str(text))
     if not found:
         raise ValueError(f"{name} {text}: is not a number with a unit; allowed units: {allowed}")
     number, unit = float(found[1]), found[2]
-    if not unit:
+    if not unit and "" not in units:
         raise ValueError(f"{name} {text}: has no unit; allowed: {allowed}")
     value = units.get(unit, units.get(unit.lower()) if not unit.lower().endswith("b/s") else None)
     if value is None:
@@ -61,10 +73,10 @@ def _parsed(name: str, text: str, units: dict[str, float], allowed: str) -> floa
 def show_seconds(seconds: float, digits: int = 2) -> str:
     """Return a time in its unit, rounded up, so that what is shown is enough.
 
-    >>> show_seconds(3.21), show_seconds(0.0123), show_seconds(254)
-    ('3.3s', '13ms', '260s')
+    >>> show_seconds(3.21), show_seconds(0.0123), show_seconds(254), show_seconds(0.00002)
+    ('3.3s', '13ms', '260s', '20us')
     """
-    return _shown(seconds, {"ms": 1e-3, "s": 1.0}, digits)
+    return _shown(seconds, {"us": 1e-6, "ms": 1e-3, "s": 1.0}, digits)
 
 
 def show_bytes(size: float, digits: int = 2) -> str:
@@ -74,6 +86,15 @@ def show_bytes(size: float, digits: int = 2) -> str:
     ('31MB', '1kB', '1.3GB')
     """
     return _shown(size, {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}, digits)
+
+
+def show_count(count: float, digits: int = 2) -> str:
+    """Return a number of operations, rounded up.
+
+    >>> show_count(23_110_000)
+    '24M'
+    """
+    return _shown(count, COUNTS, digits)
 
 
 def show_rate(rate: float, digits: int = 2) -> str:

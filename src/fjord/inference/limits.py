@@ -1,23 +1,24 @@
 """What a submodel may cost: multiply-accumulates, bytes or time, as numbers or as a share of the full model."""
 
-import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from fjord.devices.units import parse_bytes, parse_count, parse_seconds, show_bytes, show_count, show_seconds
 from fjord.elastic.model import ElasticModel, Mix, as_mix
 from fjord.elastic.recalibrate import uncalibrated
 from fjord.footprint import mix_bytes, mix_macs
 from fjord.inference.latency import time_networks
 from fjord.width import Width
 
-UNITS: dict[str, dict[str, float]] = {
-    "macs": {"": 1, "k": 1e3, "M": 1e6, "G": 1e9},
-    "bytes": {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30},
-    "latency": {"us": 1e-6, "ms": 1e-3, "s": 1.0},
+Parse = Callable[[str, str], float]
+Show = Callable[[float, int], str]
+KINDS: dict[str, tuple[Parse, Show, str]] = {
+    "macs": (parse_count, show_count, "50% or 200M"),
+    "bytes": (parse_bytes, show_bytes, "50% or 2MB"),
+    "latency": (parse_seconds, show_seconds, "50% or 5ms"),
 }
-EXAMPLES = {"macs": "50% or 200M", "bytes": "50% or 2MB", "latency": "50% or 5ms"}
+"""How each cost is read and written, and an example."""
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,12 @@ def parse_limit(name: str, text: str, full: float) -> float:
     >>> parse_limit("macs", "50%", 400.0), parse_limit("macs", "2M", 0.0), parse_limit("latency", "5 ms", 0.0)
     (200.0, 2000000.0, 0.005)
     """
-    units = {**UNITS[name], "%": full / 100}
-    found = re.fullmatch(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*(\S*)\s*", str(text))
-    if not found or found[2] not in units:
-        words = ", ".join(unit or "no unit" for unit in units)
-        raise ValueError(f"{name}={text}: write a number and one of {words}, such as {EXAMPLES[name]}")
-    value = float(found[1]) * units[found[2]]
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name}={text}: must be above 0, such as {EXAMPLES[name]}")
-    return value
+    parse, _, example = KINDS[name]
+    try:
+        share = str(text).strip()
+        return parse_count(name, share[:-1]) * full / 100 if share.endswith("%") else parse(name, share)
+    except ValueError as error:
+        raise ValueError(f"{error}; or a share of the full model: {example}") from None
 
 
 def show_cost(name: str, value: float) -> str:
@@ -65,11 +63,7 @@ def show_cost(name: str, value: float) -> str:
     >>> show_cost("macs", 23_110_000), show_cost("bytes", 1_000), show_cost("latency", 0.00234)
     ('23.2M', '1kB', '2.34ms')
     """
-    units = UNITS[name]
-    unit = max((u for u, size in units.items() if size <= value), key=units.__getitem__, default=next(iter(units)))
-    scaled = value / units[unit]
-    step = 10.0 ** (math.floor(math.log10(scaled)) - 2) if scaled > 0 else 1.0
-    return f"{math.ceil(scaled / step - 1e-9) * step:.10g}{unit}"
+    return KINDS[name][1](value, 3)
 
 
 @dataclass
