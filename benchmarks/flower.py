@@ -82,9 +82,8 @@ def measured(work: Path, fleet: Fleet, app: str, config: str, seconds: Callable[
     env = environment(fleet.flwr_home)
     words = [script("flwr"), "run", app, "fleet", "--stream", "--run-config", config]
     done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True, check=False)
-    listed = subprocess.run(
-        [script("flwr"), "list", "fleet", "--format", "json"], env=env, capture_output=True, check=True
-    )
+    listing = [script("flwr"), "list", "fleet", "--format", "json"]
+    listed = subprocess.run(listing, cwd=work, env=env, capture_output=True, check=True).stdout
     runs = sorted(json.loads(listed)["runs"], key=lambda run: run["pending-at"])
     if done.returncode or not runs or runs[-1]["status"] != "finished:completed":
         raise SystemExit(f"{shlex.join(words)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
