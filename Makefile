@@ -32,6 +32,7 @@ bench: $(READY)  ## ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.latency
 	$(BIN)/python -m benchmarks.controller
 	$(BIN)/python -m benchmarks.federated
+	$(BIN)/python -m benchmarks.profile
 	@test -z "$$FJORD_DATA" || $(BIN)/python -m benchmarks.data
 
 zoo: $(READY)  ## every family of the list; takes about half an hour

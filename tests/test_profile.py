@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import time
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 import torch
@@ -251,10 +253,12 @@ def test_an_experiment_is_measured_with_its_own_method_batches_and_data():
         x = torch.randn(60, 12)
         return fjord.partition((x, torch.randint(3, (60,))), torch.arange(60) % 3, (x, torch.randint(3, (60,))))
 
-    recipe = fjord.Experiment(name="mine", model=mlp, data=data, method="heterofl", widths=uniform(2), batch_size=5)
+    numbers = {"widths": uniform(2), "tiers": "uniform-2", "batch_size": 5}
+    recipe = fjord.Experiment(name="mine", model=mlp, data=data, method="heterofl", **numbers)
     profile = fjord.profile(recipe)
     assert (profile.model, profile.method, profile.batch_size, profile.kinds) == ("mine", "heterofl", 5, (None,))
     assert profile.costs[1].macs_per_step == 3 * 5 * (12 * 40 + 40 * 40 + 3 * 40)  # only at its ceiling
+    assert fjord.profile(recipe, widths=fjord.WidthSpace.of(["3/5", "1"]), measure=["3/5"]).widths[0] == Fraction(3, 5)
     scaffold = fjord.profile(replace(recipe, scaffold=True, method="fjord"), kd=False, measure=["1/2"])
     cost = scaffold.cost(Fraction(1))
     assert cost.bytes_down == 2 * cost.bytes_up
@@ -396,7 +400,8 @@ def data(seed):
     return fjord.partition((x, y), torch.arange(40) % 4, (x, y))
 
 def recipe():
-    return fjord.Experiment(name="mine", model=lambda: net()[0], data=data, method="fjord", widths=["1/2", "1"])
+    return fjord.Experiment(name="mine", model=lambda: net()[0], data=data, method="fjord", widths=["1/2", "1"],
+        tiers="uniform-2")
 """
 
 
@@ -460,3 +465,89 @@ def test_mistakes_are_one_line_each(command, words, says):
     assert code == 2
     assert says in err.replace("\n", " ")
     assert "Traceback" not in err
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "devices.md"
+
+
+def test_what_the_page_on_devices_says_is_run_as_it_stands(command, tmp_path):
+    pytest.importorskip("matplotlib")
+    page = PAGE.read_text()
+    (table,) = re.findall(r"```csv\n(.*?)```", page, re.S)
+    (tmp_path / "fleet.csv").write_text(table)
+    lines = [line for block in re.findall(r"```sh\n(.*?)```", page, re.S) for line in block.splitlines()]
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("fjord ")]
+    assert {words[1] for words in commands} >= {"profile", "tiers", "run"}
+    for words in commands:
+        short = ["--set", "num_rounds=1", "--no-page"] if words[1] == "run" else []
+        code, _, err = command(*words[1:], *short)
+        assert code == 0, (words, err)
+    found = json.loads((tmp_path / "here.json").read_text())
+    keys = set(re.findall(r"^\| `([a-z_.]+)` \|", page, re.M))
+    assert {*found, *(f"costs.{key}" for key in found["costs"][0])} == keys
+    names: dict = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
+    assert names["width"] in fjord.uniform(5).widths
+
+
+# ---------------------------------------------------------------------------------------------- on Flower nodes
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """A grid of nodes, each client 0, 1, ... with a budget of its own; counts how often a node measures."""
+    pytest.importorskip("flwr")
+    from fjord.app import device, serve
+    from fjord.engines.flower.client import client_app
+    from fjord.engines.flower.engine import Order, Patience
+    from fjord.engines.flower.grid import LocalGrid
+
+    (tmp_path / "mine.py").write_text(MINE)
+    measured, sent = [], []
+
+    def make(order):
+        real = device(order)
+        return replace(real, profile=lambda examples: measured.append(examples) or real.profile(examples))
+
+    def run(*budgets):
+        def note(message, reply):
+            if message.metadata.message_type == "train":
+                sent.append((message.content["task"]["client"], message.content["task"]["widths"]))
+            return reply
+
+        nodes = [{"client-id": client, **budget} for client, budget in enumerate(budgets)]
+        local = LocalGrid(client_app(make), nodes, note)
+        order = Order(str(tmp_path / "mine.py"), ("tiers=1:1", "num_rounds=2", "cohort_size=4", "workers=1"))
+        run_once = lambda name: serve(local, order, Patience(30.0), tmp_path / name)  # noqa: E731
+        return run_once, measured, sent
+
+    return run
+
+
+def test_a_node_measures_its_budget_once_and_is_sent_no_more_than_fits(grid):
+    run, measured, sent = grid({"memory": "1GB"}, {"deadline": "1h", "ceiling": "1/2"}, {})
+    run("first")
+    assert measured == [None, 10]  # a node that is one client knows how many examples it has
+    assert set(sent) == {(0, "1/2:1/2,1:1/2"), (1, "1/2:1"), (2, "1/2:1/2,1:1/2")}
+    run("second")
+    assert len(measured) == 2
+
+
+def test_a_node_whose_budget_is_too_small_or_wrong_is_named_with_the_reason(grid):
+    run, _, sent = grid({"memory": "1kB"}, {"deadline": "soon", "examples": 5}, {})
+    dropped = run("run").metrics()[0]["dropped"]
+    assert {client for client, _ in sent} == {2}
+    assert "nothing fits: --memory 1kB: the smallest width 1/2 needs" in dropped["0"]
+    assert "deadline soon: is not a number with a unit" in dropped["1"]
+
+
+def test_a_fleet_passes_its_budget_on():
+    pytest.importorskip("flwr")
+    from fjord.engines.flower.commands import node_configs
+
+    (config,) = node_configs(1, bind=True, budget=Budget.words("deadline=60s examples=500"))
+    assert config == 'partition-id=0 num-partitions=1 client-id=0 deadline="60s" examples="500"'
+    with pytest.raises(ValueError, match="--budget deadline soon: is not a number"):
+        Budget.words("deadline=soon")
+    with pytest.raises(ValueError, match="--budget 60s: write it as limit=value"):
+        Budget.words("60s")

@@ -65,7 +65,8 @@ def profile(
         if isinstance(found, Experiment):
             result = profile_model(found, widths=space, **options)
         else:
-            result = profile_model(_elastic(found, space, freeze), _only_input(found, model), **options)
+            inputs = _only_input(found, model)
+            result = profile_model(_elastic(found, space, freeze), inputs, **options)
     if to_json != "-":
         _show(result, budget)
     if to_json:

@@ -43,7 +43,10 @@ def profile(
     """
     if isinstance(model, Experiment):
         changes: dict[str, Any] = {"widths": widths, "batch_size": batch_size, "local_epochs": epochs}
-        model = replace(model, **{key: value for key, value in changes.items() if value is not None})
+        if widths is not None:
+            changes |= {"tiers": "1:1", "drop_scale": 1, "devices": None}  # the recipe's need not go with other widths
+        kept = {key for key, value in changes.items() if value is None and key != "devices"}
+        model = replace(model, **{key: value for key, value in changes.items() if key not in kept})
         federation, name = list(model.federations())[-1], name or model.name
     else:
         federation = of_model(model, inputs, widths, batch_size or 16, epochs or 1)
