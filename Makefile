@@ -30,6 +30,7 @@ bench: $(READY)  ## ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.plan_time
 	$(BIN)/python -m benchmarks.step_cost
 	$(BIN)/python -m benchmarks.federated
+	$(BIN)/python -m benchmarks.export
 	@test -z "$$FJORD_DATA" || $(BIN)/python -m benchmarks.data
 
 zoo: $(READY)  ## every family of the list; takes about half an hour

@@ -10,6 +10,7 @@ from fjord.elastic.rules.call import Call
 from fjord.elastic.storage import load, read_cut, read_info
 from fjord.evaluate import Score, evaluate, score
 from fjord.experiment import Experiment
+from fjord.exports.export import Exported, export
 from fjord.federation import RoundRecord
 from fjord.footprint import Footprint, footprints
 from fjord.methods import METHODS, Grant, Method, find_method
@@ -30,6 +31,7 @@ __all__ = [
     "ElasticityError",
     "Epoch",
     "Experiment",
+    "Exported",
     "FedAdam",
     "FedAvgM",
     "FederatedData",
@@ -53,6 +55,7 @@ __all__ = [
     "derive",
     "elasticize",
     "evaluate",
+    "export",
     "federate",
     "find_method",
     "fit",
