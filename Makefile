@@ -33,6 +33,7 @@ bench: $(READY)  ## ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.controller
 	$(BIN)/python -m benchmarks.federated
 	$(BIN)/python -m benchmarks.profile
+	$(BIN)/python -m benchmarks.export
 	@test -z "$$FJORD_DATA" || $(BIN)/python -m benchmarks.data
 
 zoo: $(READY)  ## every family of the list; takes about half an hour

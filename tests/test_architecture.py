@@ -21,7 +21,7 @@ LAYERS = [
     {"runs", "logs", "profiling"},
     {"runner"},
     {"recipes", "report"},
-    {"app"},
+    {"app", "exports"},
     {"cli"},
 ]
 ONLY_IN = {
@@ -34,6 +34,10 @@ ONLY_IN = {
     "typer": "cli",
     "tensorboard": "logs",
     "wandb": "logs",
+    "onnx": "exports",
+    "onnxruntime": "exports",
+    "onnxscript": "exports",
+    "executorch": "exports",
 }
 
 

@@ -14,6 +14,7 @@ from fjord.elastic.rules.call import Call
 from fjord.elastic.storage import load, read_cut, read_info
 from fjord.evaluate import Score, evaluate, score
 from fjord.experiment import Experiment
+from fjord.exports.export import Exported, export
 from fjord.federation import RoundRecord
 from fjord.footprint import Footprint, footprints
 from fjord.inference.controller import Controller
@@ -42,6 +43,7 @@ __all__ = [
     "ElasticityError",
     "Epoch",
     "Experiment",
+    "Exported",
     "FedAdam",
     "FedAvgM",
     "FederatedData",
@@ -69,6 +71,7 @@ __all__ = [
     "derive",
     "elasticize",
     "evaluate",
+    "export",
     "federate",
     "find_clock",
     "find_method",

@@ -44,7 +44,7 @@ def find_model(name: str, shape: str | None = None) -> Entry:
     """
     if name in PAPER:
         entry = PAPER[name]()
-        return entry if shape is None else Entry(entry.model, (_example(shape, entry.inputs[0].dtype),), entry.freeze)
+        return entry if shape is None else Entry(entry.model, (example(shape, entry.inputs[0].dtype),), entry.freeze)
     module, colon, function = name.partition(":")
     if not colon:
         raise ValueError(f"model {name!r} is neither one of {', '.join(PAPER)} nor of the form module:function")
@@ -57,7 +57,7 @@ def entry_of(made: Any, name: str, shape: str | None = None) -> Entry:
     if not isinstance(model, nn.Module):
         raise ValueError(f"model {name!r}: the function returned {type(model).__name__}, not a torch module")
     if shape is not None:
-        inputs = _example(shape, torch.get_default_dtype())
+        inputs = example(shape)
     if inputs is None:
         raise ValueError(f"model {name!r}: give --input SHAPE, or return a pair (model, example inputs)")
     return Entry(model, (inputs,) if isinstance(inputs, Tensor) else tuple(inputs))
@@ -75,11 +75,18 @@ def _import(module: str, function: str, name: str) -> Callable[[], Any]:
     return found
 
 
-def _example(shape: str, dtype: torch.dtype) -> Tensor:
+def example(shape: str, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a batch of a shape such as "2x3x32x32"; "2x80:int64" names its type as well.
+
+    >>> example("2x80:int64").dtype
+    torch.int64
+    """
+    sizes, colon, kind = shape.partition(":")
+    chosen = getattr(torch, kind, None) if colon else dtype or torch.get_default_dtype()
     try:
-        sizes = [int(n) for n in shape.lower().split("x")]
+        numbers = [int(n) for n in sizes.lower().split("x")]
     except ValueError:
-        raise ValueError(f"input {shape!r} is not a shape such as 2x3x32x32") from None
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"input {shape!r} is not a shape such as 2x3x32x32")
-    return torch.randn(sizes) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
+        numbers = []
+    if not numbers or min(numbers) < 1 or not isinstance(chosen, torch.dtype):
+        raise ValueError(f"input {shape!r} is not a shape such as 2x3x32x32, or with its type 2x80:int64")
+    return torch.randn(numbers, dtype=chosen) if chosen.is_floating_point else torch.zeros(numbers, dtype=chosen)

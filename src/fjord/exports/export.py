@@ -1,0 +1,141 @@
+"""Writes one submodel to one file, tries the file, and only then gives it its name."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from fjord.elastic.blueprint import without_weights
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.norms import norm_tensors
+from fjord.elastic.probe import probe
+from fjord.exports.formats import find_format
+from fjord.exports.plain import fixed
+from fjord.exports.step import recurrent
+from fjord.exports.traced import first_line, quiet
+from fjord.exports.trial import TOLERANCE, Trial, latency, one_thread
+from fjord.footprint import count_macs, on_meta
+from fjord.width import Width, WidthLike, WidthSpace, parse_width
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was kept, and what the trial of it came to."""
+
+    width: Width
+    path: Path
+    bytes: int
+    difference: float
+    """The largest difference from the source, over the largest output where that is above 1."""
+    latency: float
+    """Seconds of a call with one example, one thread."""
+    macs: int
+    open_batch: bool
+    note: str = ""
+
+
+def export(
+    model: ElasticModel,
+    width: WidthLike,
+    path: str | Path,
+    inputs: Any,
+    *,
+    to: str = "onnx",
+    step: bool = False,
+    force: bool = False,
+) -> Exported:
+    """Write one width of a model to one file that runs without this package, and check it on random inputs.
+
+    `inputs` is an example of the model's inputs, of which only shapes and types matter. `to` is onnx, executorch or
+    torch; `step` writes a recurrent model one time step a call. A file that is off by more than 1e-4 is not kept.
+    """
+    exact = parse_width(width)
+    demand_trained(exact, model.space, bool(norm_tensors(model.blueprint.template, model.norms)))
+    given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    return export_net(model.cut(exact), model.blueprint.template, given, Order(Path(path), exact, to, step, force))
+
+
+def demand_trained(width: Width, space: WidthSpace, has_norms: bool) -> None:
+    """Refuse a width that has no weights of its own."""
+    trained = ", ".join(map(str, space.widths))
+    if width > space.largest:
+        raise ValueError(f"width {width} is above the widest the model was trained at; it was trained at {trained}")
+    if width not in space.widths and has_norms:
+        raise ValueError(
+            f"width {width} is not one of {trained}, where the model was trained: it has no BatchNorm layers of its own"
+        )
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to write where."""
+
+    path: Path
+    width: Width
+    to: str = "onnx"
+    step: bool = False
+    force: bool = False
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What the file says of itself beside its width and its inputs."""
+
+
+def export_net(net: nn.Module, template: nn.Module, inputs: tuple[Any, ...], order: Order) -> Exported:
+    """Write a plain submodel of a full-size model, which may be without weights."""
+    form = find_format(order.to)
+    demand_free(order.path, order.force)
+    batched = probe(template, inputs).batched
+    trial = Trial(net.eval(), template, inputs, batched, order.step or (form.unrolls and bool(recurrent(net))))
+    facts = {"format": 1, "fjord": version("fjord-fl"), "width": str(order.width), **order.facts}
+    with quiet(), one_thread(), _draft(order.path) as draft:
+        written = form.write(trial.plain(), facts, draft)
+        try:
+            run, _ = form.open_file(draft)
+            worst = trial.worst(run, written)
+        except ValueError:
+            raise
+        except Exception as error:  # each runtime has errors of its own
+            raise ValueError(f"{order.path}: the file does not run, and was not kept: {first_line(error)}") from error
+        if not worst <= TOLERANCE:
+            raise ValueError(
+                f"{order.path}: differs from the source model by {worst:.1e}, more than {TOLERANCE:.0e}: it is not kept"
+            )
+        seconds = latency(run, fixed(written).example)
+        size = draft.stat().st_size
+        os.replace(draft, order.path)
+    macs = macs_of(net, inputs, batched)
+    return Exported(order.width, order.path, size, worst, seconds, macs, written.open_batch, written.note)
+
+
+def macs_of(net: nn.Module, inputs: tuple[Any, ...], batched: bool) -> int:
+    """Return the multiply-accumulates of one example."""
+    moved = on_meta(inputs, 1) if batched else pytree.tree_map_only(Tensor, lambda t: t.to("meta"), inputs)
+    return count_macs(without_weights(net), moved)
+
+
+def demand_free(path: Path, force: bool) -> None:
+    """Refuse a place where no file can be, or where one is."""
+    if path.is_dir():
+        raise ValueError(f"{path}: is a folder; name a file")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: the folder {path.parent} does not exist")
+    if path.exists() and not force:
+        raise ValueError(f"{path}: exists already; --force writes over it")
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """Give a name beside a file's place; whatever is left there at the end goes."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.touch()  # a folder that cannot be written shows before the long work
+        yield draft
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {error}") from error
+    finally:
+        draft.unlink(missing_ok=True)

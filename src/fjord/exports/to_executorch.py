@@ -1,0 +1,47 @@
+"""ExecuTorch files (.pte) for phones and small boards, computed by XNNPACK where it can."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fjord.exports.plain import Plain, Run, Tensors, fixed
+from fjord.exports.traced import first_line, traced
+
+FACTS = "fjord"
+
+
+def write(plain: Plain, facts: Mapping[str, Any], path: Path) -> Plain:
+    """Write a file for one example a call, whose memory is planned in advance; return the network as written."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    program, plain = traced(fixed(plain))
+    text = json.dumps({**facts, "inputs": plain.described()})
+    try:
+        edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()], constant_methods={FACTS: text})
+        path.write_bytes(edge.to_executorch().buffer)
+    except (RuntimeError, NotImplementedError, torch._export.verifier.SpecViolationError) as error:
+        raise ValueError(f"--to executorch: {first_line(error)}") from error
+    return plain
+
+
+def open_file(path: Path) -> tuple[Run, dict[str, Any]]:
+    """Return a function that runs a file with one thread, and the facts in it."""
+    from executorch.extension.pybindings import portable_lib
+    from executorch.runtime import Runtime
+
+    if portable_lib._threadpool_get_thread_count() != 1:
+        portable_lib._unsafe_reset_threadpool(1)
+    program = Runtime.get().load_program(path)
+    method, facts = program.load_method("forward"), program.load_method(FACTS)
+    if method is None or facts is None:
+        raise RuntimeError("the runtime finds no method forward in it")
+
+    def run(tensors: Sequence[Tensor]) -> Tensors:
+        return [t.clone() for t in method.execute(list(tensors))]  # outputs lie in memory the next call reuses
+
+    return run, json.loads(facts.execute([])[0])
