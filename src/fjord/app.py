@@ -52,8 +52,7 @@ def device(order: Order) -> Device:
     """Build what a client needs to train, the experiment's model and data, once in each process."""
     experiment = apply_settings(find_recipe(order.recipe)(), order.settings)
     federation = next(islice(experiment.federations(), order.stage, None))
-    trainer = Trainer(federation.model, federation.data, federation.training, experiment.seed)
-    return Device(trainer, federation.places)
+    return Device(federation.trainer(), federation.places)
 
 
 def _main(grid: Grid, config: Mapping[str, Any]) -> None:

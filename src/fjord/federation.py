@@ -1,13 +1,14 @@
 """Algorithm 1: the one round loop, whatever the method and the engine."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
 
-from fjord.check import fault_of
+from fjord.answers import Answer, in_order
+from fjord.check import answered
 from fjord.data.federated import FederatedData
 from fjord.devices.tiers import Devices
 from fjord.elastic.model import ElasticModel
@@ -15,9 +16,10 @@ from fjord.elastic.plan import Kept
 from fjord.elastic.slice import Places, taken
 from fjord.engines.base import Engine
 from fjord.evaluate import Score, Tested
-from fjord.local import LocalTraining, Task, Update, size
+from fjord.local import LocalTraining, Reduced, Task, Trainer, Update, size
 from fjord.merge import NestedMean
 from fjord.methods import Grant, Method
+from fjord.narrow import Portions
 from fjord.seeding import Shuffled, derive
 from fjord.strategies.nova import NormalisedMean
 from fjord.strategies.scaffold import Scaffold
@@ -74,6 +76,8 @@ class RoundRecord:
     """How many clients trained the units between each width and the one below."""
     dropped: dict[int, str] = field(default_factory=dict)
     """The clients whose update was not used, and why."""
+    reduced: dict[int, str] = field(default_factory=dict)
+    """The clients that trained a smaller part than they were sent, and why."""
     seconds: float = 0.0
     scores: dict[Width, Score] = field(default_factory=dict)
     tested: dict[Width, Tested] = field(default_factory=dict, repr=False)
@@ -112,19 +116,23 @@ class Federation:
     def __post_init__(self) -> None:
         self.lowest = self.space.upto(self.devices.tiers[0]).largest
         strongest = self.space.upto(self.devices.tiers[-1]).largest
-        grant = Grant(strongest, self.target, self.lowest, self.space, 0, torch.Generator())
-        if not self.method.joins(grant):
+        self.places = Places(self.model)
+        self.portions = Portions(self.model, self.method, self.space, self.target, self.lowest, self.seed, self.places)
+        if not self.method.joins(self.portions.grant(0, 0, strongest)):
             raise ValueError(
                 f"method {self.method.name}: no client can take part in training width {self.target}, "
                 f"the largest ceiling is {strongest}"
             )
         self._shells = [width for width in self.space.widths if width <= self.target]
-        self.places = Places(self.model)
 
     @property
     def targets(self) -> tuple[Width, ...]:
         """The widths of all models the method trains, this one among them."""
         return self.method.targets(self.space, self.lowest)
+
+    def trainer(self) -> Trainer:
+        """Return what trains the clients, on this machine or on theirs."""
+        return Trainer(self.model, self.data, self.training, self.seed, self.portions)
 
     def rounds(self, engine: Engine) -> Iterator[RoundRecord]:
         """Train from where the state stands to the last round."""
@@ -138,9 +146,9 @@ class Federation:
     def _round(self, engine: Engine, round_index: int) -> RoundRecord:
         record = RoundRecord(round_index, self.target, self.schedule.lr_at(round_index))
         merged = NormalisedMean(self.model, self.training) if self.nova else NestedMean(self.model)
-        for task, reply in engine.train(self.tasks(round_index)):
-            self._take_in(task, reply, merged, record)
-            del task, reply  # or they would stay in memory while the next ones are made
+        for answer in in_order(self._answers(engine.train(self.tasks(round_index)), record)):
+            self._take_in(answer, merged, record)
+            del answer  # or it would stay in memory while the next ones are made
         record.engine = dict(getattr(engine, "facts", {}))  # only engines with messages have any
         if record.examples:
             record.loss /= record.examples
@@ -155,9 +163,7 @@ class Federation:
     def tasks(self, round_index: int) -> Iterator[Task]:
         """Yield what each client of a round is sent, made when it is asked for."""
         for client_id, grant in self.cohort(round_index):
-            chosen = self.method.select(self.model.plan, grant)
-            held = {family.name: chosen[family.name] for family in self.model.plan.families}
-            space = self.method.sample(grant)
+            held, space = self.portions.given(grant)
             where = self.places(held, space.widths)
             scaffold = self.state.scaffold
             correction = scaffold.correction(client_id, held, where) if scaffold else {}
@@ -178,9 +184,7 @@ class Federation:
         return sorted(chosen, key=lambda pair: (-pair[1].ceiling, pair[0]))
 
     def _grant(self, client_id: int, round_index: int) -> Grant:
-        generator = torch.Generator().manual_seed(derive(self.seed, "client", round_index, client_id, "units"))
-        usable = self._ceiling(client_id, round_index)
-        return Grant(usable, self.target, self.lowest, self.space, round_index, generator)
+        return self.portions.grant(client_id, round_index, self._ceiling(client_id, round_index))
 
     def _ceiling(self, client_id: int, round_index: int) -> Width:
         return self.usable(self.devices.ceiling(client_id, round_index), client_id)
@@ -193,15 +197,29 @@ class Federation:
             )
         return self.space.upto(ceiling).largest
 
-    def _take_in(self, task: Task, reply: Update | str, merged: NestedMean, record: RoundRecord) -> None:
-        """Check one reply; merge it, or drop and name it."""
-        ceiling = self._ceiling(task.client_id, task.round_index)
-        tier = record.tiers.setdefault(ceiling, TierRecord())
-        tier.bytes_down += task.bytes
-        fault = reply if isinstance(reply, str) else fault_of(task, reply)
-        if fault or isinstance(reply, str):
-            record.dropped[task.client_id] = str(fault)
-            return
+    def _answers(self, replies: Iterable[tuple[Task, Update | str]], record: RoundRecord) -> Iterator[Answer]:
+        """Check all replies; yield the good ones, and drop and name the others."""
+        for sent, reply in replies:
+            ceiling = self._ceiling(sent.client_id, sent.round_index)
+            task = reply if isinstance(reply, str) else answered(sent, reply, self.portions)
+            if isinstance(task, str) or isinstance(reply, str):
+                record.tiers.setdefault(ceiling, TierRecord()).bytes_down += sent.bytes
+                record.dropped[sent.client_id] = str(task)
+            else:
+                if reply.reduced:
+                    record.reduced[sent.client_id] = self._reduction(sent, ceiling, reply.reduced)
+                trained = reply.reduced.ceiling if reply.reduced else ceiling
+                yield Answer((-trained, sent.client_id), (-ceiling, sent.client_id), sent.bytes, task, reply)
+            del sent, reply, task
+
+    def _reduction(self, sent: Task, ceiling: Width, reduced: Reduced) -> str:
+        """Say what a client trained less than."""
+        whole = sent.space.largest if self.method.nested else min(ceiling, self.target)
+        return f"from {whole} to {reduced.ceiling}: {reduced.why}"
+
+    def _take_in(self, answer: Answer, merged: NestedMean, record: RoundRecord) -> None:
+        """Merge one answer and count it."""
+        task, reply = answer.task, answer.update
         where = self.places(task.held, task.space.widths)
         if isinstance(merged, NormalisedMean):
             merged.learn(task, reply, where)
@@ -209,8 +227,10 @@ class Federation:
             merged.add(reply.tensors, where, reply.num_examples)
         if self.state.scaffold:
             self.state.scaffold.learn(task, reply, where)
+        tier = record.tiers.setdefault(answer.ceiling, TierRecord())
         tier.clients, tier.examples = tier.clients + 1, tier.examples + reply.num_examples
-        tier.bytes_up, tier.macs = tier.bytes_up + size(reply.tensors), tier.macs + reply.macs
+        tier.bytes_down, tier.bytes_up = tier.bytes_down + answer.bytes_down, tier.bytes_up + size(reply.tensors)
+        tier.macs += reply.macs
         record.loss = (0.0 if record.examples == 0 else record.loss) + reply.loss * reply.num_examples
         record.examples += reply.num_examples
         self._count_shells(task, reply, record)

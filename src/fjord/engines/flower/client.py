@@ -34,7 +34,10 @@ def client_app(make: Callable[[Order], Device]) -> ClientApp:
         mine = context.node_config.get("client-id")
         if mine is not None and mine != task.client_id:
             raise ValueError(f"this node is client {mine}, and was asked to train client {task.client_id}")
-        return Message(encode_update(task, device.trainer(task)), reply_to=message)
+        update = device.trainer(task)
+        trained = device.trainer.parts.smaller(task, update.reduced.ceiling) if update.reduced else task
+        assert trained is not None
+        return Message(encode_update(trained, update), reply_to=message)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:

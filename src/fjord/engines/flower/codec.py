@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.plan import Indices, Kept, WidthPlan, leading
 from fjord.elastic.slice import Places
-from fjord.local import Task, Update
+from fjord.local import Parts, Reduced, Task, Update
 from fjord.width import Width, WidthSpace, parse_width
 
 Like = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
@@ -58,7 +58,7 @@ def decode_task(content: RecordDict, model: ElasticModel, places: Places) -> Tas
 
 
 def encode_update(task: Task, update: Update) -> RecordDict:
-    """Return what a client sends back."""
+    """Return what a client sends back; the task is the smaller one if the client trained less than it was sent."""
     tensors = {key: update.tensors[key] for key in task.tensors}
     counts = [[update.steps.get(w, 0), update.reach.get(w, 0)] for w in task.space.widths]
     config: dict[str, Any] = {
@@ -70,16 +70,21 @@ def encode_update(task: Task, update: Update) -> RecordDict:
         "steps": [steps for steps, _ in counts],
         "reach": [reach for _, reach in counts],
     }
+    if update.reduced:
+        config |= {"ceiling": str(update.reduced.ceiling), "why": update.reduced.why}
     return RecordDict({"slice": ArrayRecord({"tensors": _flat(tensors)}), "update": ConfigRecord(config)})
 
 
-def decode_update(task: Task, content: RecordDict) -> Update | str:
+def decode_update(task: Task, content: RecordDict, parts: Parts) -> Update | str:
     """Return the answer to a task, or what is wrong with it; nothing that a client sends raises an error here."""
     try:
         config: Mapping[str, Any] = content.config_records["update"]
         arrays = content.array_records["slice"]
         if config["round"] != task.round_index:
             return f"it answers round {config['round']!r:.40}"
+        reduced = _reduced(config)
+        if reduced and (smaller := parts.smaller(task, reduced.ceiling)) is not None:
+            task = smaller  # if there is none, the door will say so
         like = {key: (tuple(t.shape), t.dtype) for key, t in task.tensors.items()}
         return Update(
             client_id=config["client"],
@@ -89,11 +94,16 @@ def decode_update(task: Task, content: RecordDict) -> Update | str:
             steps=_by_width(task.space, config["steps"]),
             reach=_by_width(task.space, config["reach"]),
             macs=config["macs"],
+            reduced=reduced,
         )
     except KeyError as error:
         return f"it has no {str(error.args[0])[:40]!r}"
     except (ValueError, TypeError) as error:
         return str(error)[:300]
+
+
+def _reduced(config: Mapping[str, Any]) -> Reduced | None:
+    return Reduced(parse_width(str(config["ceiling"])[:40]), config["why"]) if "ceiling" in config else None
 
 
 def _flat(tensors: Mapping[str, Tensor]) -> Array:
