@@ -50,9 +50,10 @@ def engines(grid: Grid, order: Order, patience: Patience) -> MakeEngine:
 @lru_cache(maxsize=1)
 def device(order: Order) -> Device:
     """Build what a client needs to train, the experiment's model and data, once in each process."""
-    experiment = apply_settings(find_recipe(order.recipe)(), order.settings)
+    # Who carries how little is the server's to say: a device need not have that file.
+    experiment = replace(apply_settings(find_recipe(order.recipe)(), order.settings), load=None)
     federation = next(islice(experiment.federations(), order.stage, None))
-    return Device(federation.trainer(), federation.places)
+    return Device(federation.trainer(), federation.places, federation.space)
 
 
 def _main(grid: Grid, config: Mapping[str, Any]) -> None:

@@ -128,7 +128,8 @@ def listed(values: Iterable[object]) -> str:
 
 
 def _fixed(config: Config) -> Config:
-    return {key: value for key, value in config.items() if key not in FREE}
+    # What is not set at all counts like a setting that did not exist yet when a run was made.
+    return {key: value for key, value in config.items() if key not in FREE and value is not None}
 
 
 def _flat(config: Config, prefix: str = "") -> dict[str, str]:

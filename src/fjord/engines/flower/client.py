@@ -1,16 +1,21 @@
 """The device side: a ClientApp that trains the slice it is sent on its own data, with the usual local training."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fjord.devices.load import Limits, read
 from fjord.elastic.slice import Places
 from fjord.engines.flower.codec import decode_task, encode_update
+from fjord.engines.flower.ease import Ease
 from fjord.engines.flower.engine import Order
-from fjord.local import Trainer
+from fjord.local import Reduced, Task, Trainer
+from fjord.width import WidthSpace
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,8 @@ class Device:
 
     trainer: Trainer
     places: Places
+    space: WidthSpace
+    """P."""
 
 
 def client_app(make: Callable[[Order], Device]) -> ClientApp:
@@ -34,7 +41,7 @@ def client_app(make: Callable[[Order], Device]) -> ClientApp:
         mine = context.node_config.get("client-id")
         if mine is not None and mine != task.client_id:
             raise ValueError(f"this node is client {mine}, and was asked to train client {task.client_id}")
-        update = device.trainer(task)
+        update = device.trainer(task, _eased(device, task, context.node_config))
         trained = device.trainer.parts.smaller(task, update.reduced.ceiling) if update.reduced else task
         assert trained is not None
         return Message(encode_update(trained, update), reply_to=message)
@@ -42,8 +49,20 @@ def client_app(make: Callable[[Order], Device]) -> ClientApp:
     @app.query()
     def query(message: Message, context: Context) -> Message:
         """Say which client this node is, if it is only one, and what it can carry."""
+        Limits.of(context.node_config)  # what is wrong with them is said before there is anything to train
         keys = [key for key in ("client-id", "ceiling") if key in context.node_config]
         told = ConfigRecord({key: context.node_config[key] for key in keys})
         return Message(RecordDict({"node": told}), reply_to=message)
 
     return app
+
+
+def _eased(device: Device, task: Task, config: Mapping[str, Any]) -> Reduced | None:
+    """Return how much less to train than was sent, as this device is just now."""
+    limits = Limits.of(config)
+    return _ease(device, config.get("profile")).reduced(task, limits, read()) if limits else None
+
+
+@lru_cache(maxsize=1)
+def _ease(device: Device, profile: str | None) -> Ease:
+    return Ease(device.trainer, device.space, profile)
