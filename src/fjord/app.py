@@ -52,12 +52,12 @@ def engines(grid: Grid, order: Order, patience: Patience) -> MakeEngine:
 @lru_cache(maxsize=1)
 def device(order: Order, sent: Path | None = None) -> Device:
     """Build what a client needs to train, the experiment's model and data, once in each process."""
-    experiment = apply_settings(find_recipe(order.recipe, sent)(), order.settings)
+    # Who carries how little is the server's to say: a device need not have that file.
+    experiment = replace(apply_settings(find_recipe(order.recipe, sent)(), order.settings), load=None)
     federation = next(islice(experiment.federations(), order.stage, None))
-    trainer = Trainer(federation.model, federation.data, federation.training, experiment.seed)
-    kind = own_kind(federation)
-    measure = partial(profile_federation, federation, kd=kind, name=order.recipe)
-    return Device(trainer, federation.places, lambda examples: measure(examples=examples))
+    measure = partial(profile_federation, federation, kd=own_kind(federation), name=order.recipe)
+    profile = lambda examples: measure(examples=examples)  # noqa: E731
+    return Device(federation.trainer(), federation.places, federation.space, profile)
 
 
 def server_of(sent: Path | None = None) -> ServerApp:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fjord.local import Task, Update
+from fjord.local import Parts, Reduced, Task, Update
 from fjord.width import Width
 
 LIMIT = 1e18
@@ -14,6 +14,22 @@ LIMIT = 1e18
 MOST_EXAMPLES = 2**40
 MOST_STEPS = 2**20
 MOST_MACS = 2**62
+MOST_WORDS = 200
+
+
+def answered(task: Task, update: object, parts: Parts) -> Task | str:
+    """Return the task that an update answers, a smaller one if its client says so, or what is wrong with it."""
+    reduced = getattr(update, "reduced", None)
+    if not isinstance(update, Update) or reduced is None:
+        return fault_of(task, update) or task
+    if not isinstance(reduced, Reduced) or type(reduced.ceiling) is not Width:
+        return f"reduced is {_shown(reduced)}, not a ceiling and a reason"
+    if not isinstance(reduced.why, str) or not reduced.why.isprintable() or len(reduced.why) > MOST_WORDS:
+        return f"its reason for training less is {_shown(reduced.why)}, not a line of at most {MOST_WORDS} characters"
+    smaller = parts.smaller(task, reduced.ceiling)
+    if smaller is None:
+        return f"it trained up to width {_shown(reduced.ceiling)}, which is no smaller part of what it was sent"
+    return fault_of(smaller, update) or smaller
 
 
 def fault_of(task: Task, update: object) -> str | None:

@@ -15,7 +15,8 @@ from torch import nn
 
 from fjord.data.federated import FederatedData
 from fjord.devices.clock import Clock, find_clock, parse_deadline
-from fjord.devices.tiers import Devices, busy, read_ceilings, shared_tiers, uniform_tiers
+from fjord.devices.tiers import Devices, Varying, busy, read_ceilings, shared_tiers, uniform_tiers
+from fjord.devices.trace import traced
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.norms import Norms
@@ -25,7 +26,7 @@ from fjord.methods import Method, find_method
 from fjord.seeding import derive
 from fjord.strategies.scaffold import Scaffold
 from fjord.strategies.server import FedAdam, FedAvgM, Step
-from fjord.width import Width, WidthSpace, as_space, parse_space, uniform
+from fjord.width import Width, WidthLike, WidthSpace, as_space, parse_space, uniform
 
 SERVERS: dict[str, type[FedAvgM] | type[FedAdam] | None] = {"mean": None, "fedavgm": FedAvgM, "fedadam": FedAdam}
 
@@ -50,6 +51,8 @@ class Experiment:
     drop_scale: Fraction = Fraction(1)
     busy: Fraction = Fraction(0)
     """The share of clients that is one tier weaker in a round."""
+    load: str | Callable[[int, int, Width], WidthLike] | None = None
+    """A file of lower ceilings (.csv, .json), or a function of client, round and usual ceiling."""
     devices: Callable[[int, int], Devices] | None = None
     """Makes the devices from the number of clients and the seed; takes the place of `tiers`."""
 
@@ -107,6 +110,11 @@ class Experiment:
         self._demand("metric", lambda v: v in ("accuracy", "perplexity"), "accuracy or perplexity")
         self._demand("norms", lambda v: v in ("layers", "statistics", "shared"), "layers, statistics or shared")
         self._demand("server", lambda v: not isinstance(v, str) or v in SERVERS, f"one of {', '.join(SERVERS)}")
+        self._demand(
+            "load",
+            lambda v: v is None or callable(v) or (isinstance(v, str) and v.endswith((".csv", ".json"))),
+            "a .csv or .json file of lower ceilings, or none",
+        )
         self._demand("server_lr", lambda v: v is None or 0 < v < math.inf, "above 0, or none")
         self._demand("log", lambda v: set(v) <= {"tensorboard", "wandb"}, "tensorboard, wandb or both")
         if self.server_lr is not None and self.server not in ("fedavgm", "fedadam"):
@@ -146,7 +154,9 @@ class Experiment:
         """Return all fields as plain data, functions by name."""
         found = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         if self.tiers.endswith((".json", ".csv")) and Path(self.tiers).is_file():
-            found["ceilings"] = hashlib.blake2b(Path(self.tiers).read_bytes(), digest_size=8).hexdigest()
+            found["ceilings"] = _digest(self.tiers)
+        if isinstance(self.load, str) and Path(self.load).is_file():
+            found["load_digest"] = _digest(self.load)
         if clock := self.find_clock():
             found |= {"clock": self.clock if isinstance(self.clock, str) else "recipe", "deadline": clock.deadline}
             found["clock_tiers"] = [pace.row() for pace in clock.paces]
@@ -174,7 +184,10 @@ class Experiment:
     def find_devices(self, num_clients: int) -> Devices:
         """Return the ceilings of the clients."""
         found = self._tiers(num_clients) if self.devices is None else self.devices(num_clients, self.seed)
-        return busy(found, self.busy, seed=self.seed) if self.busy else found
+        found = busy(found, self.busy, seed=self.seed) if self.busy else found
+        if isinstance(self.load, str):
+            return traced(found, self.load, num_clients, self.widths.widths[0])
+        return found if self.load is None else Varying(found, self.load)
 
     def _tiers(self, num_clients: int) -> Devices:
         if self.tiers.startswith("uniform-") and self.tiers[8:].isdigit():
@@ -232,6 +245,10 @@ class Experiment:
         if kind is None:
             return None
         return kind() if self.server_lr is None else kind(lr=self.server_lr)
+
+
+def _digest(path: str) -> str:
+    return hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
 
 
 def _share(name: str, value: Any) -> Fraction:
@@ -307,9 +324,9 @@ def _parsed(key: str, kind: object, text: str) -> Any:
         return None if text == "none" else int(text)
     if key == "server_lr":
         return None if text == "none" else float(text)
-    if key in ("clock", "deadline") and text == "none":
+    if key in ("clock", "deadline", "load") and text == "none":
         return None
-    if key in ("tiers", "clock") and text.endswith((".json", ".csv")):
+    if key in ("tiers", "clock", "load") and text.endswith((".json", ".csv")):
         return str(Path(text).resolve())  # the same file wherever the run is resumed from
     if kind is bool:
         if text.lower() not in ("true", "false"):

@@ -1,13 +1,14 @@
 """Algorithm 1: the one round loop, whatever the method and the engine."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
 
-from fjord.check import fault_of
+from fjord.answers import Answer, in_order
+from fjord.check import answered
 from fjord.data.federated import FederatedData
 from fjord.devices.clock import Clock
 from fjord.devices.pace import Work
@@ -17,9 +18,10 @@ from fjord.elastic.plan import Kept
 from fjord.elastic.slice import Places, taken
 from fjord.engines.base import Engine
 from fjord.evaluate import Score, Tested
-from fjord.local import LocalTraining, Task, Update, size
+from fjord.local import LocalTraining, Reduced, Task, Trainer, Update, size
 from fjord.merge import NestedMean
 from fjord.methods import Grant, Method
+from fjord.narrow import Portions
 from fjord.seeding import Shuffled, derive
 from fjord.strategies.nova import NormalisedMean
 from fjord.strategies.scaffold import Scaffold
@@ -77,6 +79,8 @@ class RoundRecord:
     """How many clients trained the units between each width and the one below."""
     dropped: dict[int, str] = field(default_factory=dict)
     """The clients whose update was not used, and why."""
+    reduced: dict[int, str] = field(default_factory=dict)
+    """The clients that trained a smaller part than they were sent, and why."""
     seconds: float = 0.0
     scores: dict[Width, Score] = field(default_factory=dict)
     tested: dict[Width, Tested] = field(default_factory=dict, repr=False)
@@ -119,22 +123,22 @@ class Federation:
     def __post_init__(self) -> None:
         self.lowest = self.space.upto(self.devices.tiers[0]).largest
         strongest = self.space.upto(self.devices.tiers[-1]).largest
-        grant = Grant(strongest, self.target, self.lowest, self.space, 0, torch.Generator())
-        if not self.method.joins(grant):
+        self.places = Places(self.model)
+        self.portions = Portions(self.model, self.method, self.space, self.target, self.lowest, self.seed, self.places)
+        if not self.method.joins(self.portions.grant(0, 0, strongest)):
             raise ValueError(
                 f"method {self.method.name}: no client can take part in training width {self.target}, "
                 f"the largest ceiling is {strongest}"
             )
         self._shells = [width for width in self.space.widths if width <= self.target]
-        self.places = Places(self.model)
         self.timer = self._timer(self.clock) if self.clock else None
 
     def _timer(self, clock: Clock) -> Timer:
         """Set up the simulated clock; what its table lacks shows here, before the first round."""
         for tier in self.devices.tiers:
-            pace, grant = clock.pace(tier), self._granted(self.space.upto(tier).largest, 0, torch.Generator())
+            pace, grant = clock.pace(tier), self.portions.grant(0, 0, self.space.upto(tier).largest)
             if self.method.joins(grant):
-                held = self.method.select(self.model.plan, grant)
+                held, _ = self.portions.given(grant)
                 pace.compute(Work(0, 0, 1, 1, held_width(self.model.plan, self.space, held)))
         return Timer(clock, Forecast(self.model, self.data, self.training, self.seed), self.space)
 
@@ -142,6 +146,10 @@ class Federation:
     def targets(self) -> tuple[Width, ...]:
         """The widths of all models the method trains, this one among them."""
         return self.method.targets(self.space, self.lowest)
+
+    def trainer(self) -> Trainer:
+        """Return what trains the clients, on this machine or on theirs."""
+        return Trainer(self.model, self.data, self.training, self.seed, self.portions)
 
     def rounds(self, engine: Engine) -> Iterator[RoundRecord]:
         """Train from where the state stands to the last round."""
@@ -157,9 +165,10 @@ class Federation:
         merged = NormalisedMean(self.model, self.training) if self.nova else NestedMean(self.model)
         lap = Lap(self.timer) if self.timer else None
         tasks = self.tasks(round_index)
-        for task, reply in engine.train(self._in_time(tasks, record, lap) if lap else tasks):
-            self._take_in(task, reply, merged, record, lap)
-            del task, reply  # or they would stay in memory while the next ones are made
+        replies = engine.train(self._in_time(tasks, record, lap) if lap else tasks)
+        for answer in in_order(self._answers(replies, record, lap)):
+            self._take_in(answer, merged, record)
+            del answer  # or it would stay in memory while the next ones are made
         if lap:
             # The late ones first: how far tasks are made ahead of replies depends on the workers.
             record.dropped, record.simulated_seconds = lap.late | record.dropped, lap.seconds
@@ -181,13 +190,10 @@ class Federation:
 
     def task_at(self, ceiling: Width) -> Task:
         """Return what a client of this ceiling would be sent in the first round, whatever the devices are."""
-        grant = Grant(ceiling, self.target, self.lowest, self.space, 0, torch.Generator().manual_seed(self.seed))
-        return self._task(0, grant)
+        return self._task(0, self.portions.grant(0, 0, ceiling))
 
     def _task(self, client_id: int, grant: Grant) -> Task:
-        chosen = self.method.select(self.model.plan, grant)
-        held = {family.name: chosen[family.name] for family in self.model.plan.families}
-        space = self.method.sample(grant)
+        held, space = self.portions.given(grant)
         where = self.places(held, space.widths)
         scaffold = self.state.scaffold
         correction = scaffold.correction(client_id, held, where) if scaffold else {}
@@ -200,7 +206,8 @@ class Federation:
             if lap.foresee(task, self.devices.ceiling(task.client_id, task.round_index)):
                 yield task
             else:
-                self._tier(task, record).bytes_down += task.bytes
+                ceiling = self._ceiling(task.client_id, task.round_index)
+                record.tiers.setdefault(ceiling, TierRecord()).bytes_down += task.bytes
 
     def cohort(self, round_index: int) -> list[tuple[int, Grant]]:
         """Return the clients of a round, the strongest first: their order is that of all sums, and balances workers."""
@@ -216,11 +223,7 @@ class Federation:
         return sorted(chosen, key=lambda pair: (-pair[1].ceiling, pair[0]))
 
     def _grant(self, client_id: int, round_index: int) -> Grant:
-        generator = torch.Generator().manual_seed(derive(self.seed, "client", round_index, client_id, "units"))
-        return self._granted(self._ceiling(client_id, round_index), round_index, generator)
-
-    def _granted(self, usable: Width, round_index: int, generator: torch.Generator) -> Grant:
-        return Grant(usable, self.target, self.lowest, self.space, round_index, generator)
+        return self.portions.grant(client_id, round_index, self._ceiling(client_id, round_index))
 
     def _ceiling(self, client_id: int, round_index: int) -> Width:
         return self.usable(self.devices.ceiling(client_id, round_index), client_id)
@@ -233,23 +236,41 @@ class Federation:
             )
         return self.space.upto(ceiling).largest
 
-    def _tier(self, task: Task, record: RoundRecord) -> TierRecord:
-        return record.tiers.setdefault(self._ceiling(task.client_id, task.round_index), TierRecord())
+    def _answers(
+        self, replies: Iterable[tuple[Task, Update | str]], record: RoundRecord, lap: Lap | None
+    ) -> Iterator[Answer]:
+        """Check all replies; yield the good ones, and drop and name the others."""
+        for sent, reply in replies:
+            ceiling = self._ceiling(sent.client_id, sent.round_index)
+            task = reply if isinstance(reply, str) else answered(sent, reply, self.portions)
+            if lap:
+                task = self._on_time(lap, sent, task, reply)
+            if isinstance(task, str) or isinstance(reply, str):
+                record.tiers.setdefault(ceiling, TierRecord()).bytes_down += sent.bytes
+                record.dropped[sent.client_id] = str(task)
+            else:
+                if reply.reduced:
+                    record.reduced[sent.client_id] = self._reduction(sent, ceiling, reply.reduced)
+                trained = reply.reduced.ceiling if reply.reduced else ceiling
+                yield Answer((-trained, sent.client_id), (-ceiling, sent.client_id), sent.bytes, task, reply)
+            del sent, reply, task
 
-    def _take_in(
-        self, task: Task, reply: Update | str, merged: NestedMean, record: RoundRecord, lap: Lap | None
-    ) -> None:
-        """Check one reply; merge it, or drop and name it."""
-        tier = self._tier(task, record)
-        tier.bytes_down += task.bytes
-        fault = reply if isinstance(reply, str) else fault_of(task, reply)
-        if lap:
-            update = None if fault or isinstance(reply, str) else reply
-            late = lap.back(task, self.devices.ceiling(task.client_id, task.round_index), update)
-            fault = fault or late
-        if fault or isinstance(reply, str):
-            record.dropped[task.client_id] = str(fault)
-            return
+    def _on_time(self, lap: Lap, sent: Task, task: Task | str, reply: Update | str) -> Task | str:
+        """Take a client's time; return the task that it answers, or what is wrong: its answer, or that it is late."""
+        usual = self.devices.ceiling(sent.client_id, sent.round_index)
+        if isinstance(task, str) or isinstance(reply, str):
+            lap.back(sent, usual)
+            return task if isinstance(task, str) else str(reply)
+        return lap.back(sent, usual, task, reply) or task
+
+    def _reduction(self, sent: Task, ceiling: Width, reduced: Reduced) -> str:
+        """Say what a client trained less than."""
+        whole = sent.space.largest if self.method.nested else min(ceiling, self.target)
+        return f"from {whole} to {reduced.ceiling}: {reduced.why}"
+
+    def _take_in(self, answer: Answer, merged: NestedMean, record: RoundRecord) -> None:
+        """Merge one answer and count it."""
+        task, reply = answer.task, answer.update
         where = self.places(task.held, task.space.widths)
         if isinstance(merged, NormalisedMean):
             merged.learn(task, reply, where)
@@ -257,8 +278,10 @@ class Federation:
             merged.add(reply.tensors, where, reply.num_examples)
         if self.state.scaffold:
             self.state.scaffold.learn(task, reply, where)
+        tier = record.tiers.setdefault(answer.ceiling, TierRecord())
         tier.clients, tier.examples = tier.clients + 1, tier.examples + reply.num_examples
-        tier.bytes_up, tier.macs = tier.bytes_up + size(reply.tensors), tier.macs + reply.macs
+        tier.bytes_down, tier.bytes_up = tier.bytes_down + answer.bytes_down, tier.bytes_up + size(reply.tensors)
+        tier.macs += reply.macs
         record.loss = (0.0 if record.examples == 0 else record.loss) + reply.loss * reply.num_examples
         record.examples += reply.num_examples
         self._count_shells(task, reply, record)

@@ -2,10 +2,11 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import chain, islice
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from fjord.footprint import count_macs
 from fjord.objective import LogitsAt, Objective
 from fjord.optim import SlicedOptimizer
 from fjord.seeding import derive
+from fjord.shortage import OutOfMemory, is_shortage, make_room
 from fjord.train import train_step
 from fjord.width import Width, WidthSpace
 
@@ -46,6 +48,14 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Reduced:
+    """That a client trained a smaller part than it was sent: up to which ceiling, and why."""
+
+    ceiling: Width
+    why: str
+
+
+@dataclass(frozen=True)
 class Update:
     """What a client sends back."""
 
@@ -59,6 +69,30 @@ class Update:
     """In how many steps each submodel was the widest one run."""
     macs: int
     """Multiply-accumulates of all forward and backward passes (a backward pass counts as two forward ones)."""
+    reduced: Reduced | None = None
+    """None: it trained all it was sent."""
+
+
+class Parts(Protocol):
+    """The smaller tasks that lie within a task."""
+
+    def smaller(self, task: Task, ceiling: Width) -> Task | None:
+        """Return the one of a ceiling, if there is one."""
+
+    def below(self, task: Task) -> Iterable[tuple[Width, Task]]:
+        """Return all of them with their ceilings, the widest first."""
+
+
+class Whole:
+    """No parts: a client trains what it is sent, or nothing."""
+
+    def smaller(self, task: Task, ceiling: Width) -> Task | None:
+        """Return nothing."""
+        return None
+
+    def below(self, task: Task) -> Iterable[tuple[Width, Task]]:
+        """Return nothing."""
+        return ()
 
 
 def size(tensors: dict[str, Tensor]) -> int:
@@ -110,18 +144,44 @@ class _Bench:
 class Trainer:
     """Trains one client after another."""
 
-    def __init__(self, model: ElasticModel, data: FederatedData, how: LocalTraining, seed: int) -> None:
+    def __init__(
+        self, model: ElasticModel, data: FederatedData, how: LocalTraining, seed: int, parts: Parts | None = None
+    ) -> None:
         self.model, self.data, self.how, self.seed = model, data, how, seed
+        self.parts = parts or Whole()
         self._benches: dict[tuple[object, ...], _Bench] = {}
         self._macs = lru_cache(maxsize=256)(self._count_macs)
 
-    def __call__(self, task: Task) -> Update:
-        """Train one client; an error says which."""
+    def __call__(self, task: Task, reduced: Reduced | None = None) -> Update:
+        """Train one client, from the start at the next smaller width each time it runs out of memory.
+
+        With `reduced` it begins at that ceiling. An error says which client it was.
+        """
         try:
-            return self._update(task)
+            return self._fitting(task, reduced)
         except Exception as error:
             error.add_note(f"client {task.client_id}, round {task.round_index}")
             raise
+
+    def _fitting(self, task: Task, reduced: Reduced | None) -> Update:
+        why = reduced.why if reduced else ""
+        first: list[tuple[Width | None, Task]] = [] if reduced else [(None, task)]
+        tried: Width | None = None
+        for ceiling, part in chain(first, self.parts.below(task)):
+            if reduced and ceiling is not None and ceiling > reduced.ceiling:
+                continue
+            try:
+                update = self._update(part)
+                return update if ceiling is None else replace(update, reduced=Reduced(ceiling, why))
+            except (MemoryError, RuntimeError, OSError) as error:
+                if not is_shortage(error):
+                    raise
+            # Only here: the error held all that was computed.
+            why, tried = "out of memory", ceiling
+            self._benches.clear()
+            make_room()
+        nothing = "no smaller part of what it was sent can be trained"
+        raise OutOfMemory(f"out of memory, {f'also at {tried}' if tried else f'and {nothing}'}")
 
     def _update(self, task: Task) -> Update:
         bench = self._bench(task)

@@ -7,6 +7,7 @@ from fractions import Fraction
 import torch
 
 from fjord.elastic.plan import Kept, WidthPlan
+from fjord.elastic.slice import below
 from fjord.objective import Objective, plain, self_distillation
 from fjord.width import Width, WidthSpace
 
@@ -26,6 +27,8 @@ class Grant:
     round_index: int
     generator: torch.Generator
     """The client's own, for this round."""
+    sent: Kept | None = None
+    """The units it holds already, where it is to be given fewer of them: it cannot carry what it was sent."""
 
 
 Select = Callable[[WidthPlan, Grant], Kept]
@@ -79,6 +82,8 @@ def _rolling(plan: WidthPlan, grant: Grant) -> Kept:
 
 def _stretched(plan: WidthPlan, grant: Grant, cap: Fraction) -> Kept:
     """Reach beyond the ceiling, dropping a share of at most `cap` of the units at random; unit 0 stays."""
+    if grant.sent is not None:
+        return below(plan, grant.sent, grant.ceiling)
     kept: Kept = {}
     for f in plan.families:
         own = f.count(grant.ceiling)
@@ -90,6 +95,8 @@ def _stretched(plan: WidthPlan, grant: Grant, cap: Fraction) -> Kept:
 
 def _reach(grant: Grant, cap: Fraction) -> Width:
     """Return the next tier, if a client of this one can run it by dropping no more than the cap; else its ceiling."""
+    if grant.sent is not None:
+        return grant.ceiling
     above = next((w for w in grant.space.widths if w > grant.ceiling), grant.ceiling)
     return above if above * (1 - cap) <= grant.ceiling else grant.ceiling
 

@@ -96,7 +96,7 @@ class _Runner:
     def _train(self, federation: Federation, writers: list[Writer]) -> None:
         experiment = self.experiment
         stages = len(federation.targets)
-        trainer = Trainer(federation.model, federation.data, federation.training, experiment.seed)
+        trainer = federation.trainer()
         with self.make_engine(federation, trainer, self.stage) as engine:
             last: RoundRecord | None = None
             for last in federation.rounds(engine):
@@ -163,6 +163,8 @@ def as_row(record: RoundRecord, stage: int) -> dict[str, Any]:
     }
     if record.simulated_seconds is not None:
         row["simulated_seconds"] = round(record.simulated_seconds, 6)
+    if record.reduced:
+        row["reduced"] = {str(client): why for client, why in record.reduced.items()}
     return {**row, "engine": record.engine} if record.engine else row
 
 

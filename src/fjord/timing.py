@@ -84,14 +84,14 @@ class Timer:
     space: WidthSpace
     """P."""
 
-    def seconds(self, task: Task, ceiling: Width, update: Update | None = None) -> float:
-        """Return when a client is back, from its update; or from what it would do, if there is none."""
-        steps, macs = (sum(update.reach.values()), update.macs) if update else self.forecast(task)
-        up = size(update.tensors if update else task.tensors)
-        width = held_width(self.forecast.model.plan, self.space, task.held)
-        work = Work(task.bytes, up, steps, macs, width)
+    def seconds(self, sent: Task, ceiling: Width, trained: Task | None = None, update: Update | None = None) -> float:
+        """Return when a client is back, from what it trained and its update; or from what it would do, without them."""
+        steps, macs = (sum(update.reach.values()), update.macs) if update else self.forecast(sent)
+        up = size(update.tensors if update else sent.tensors)
+        width = held_width(self.forecast.model.plan, self.space, (trained or sent).held)
+        work = Work(sent.bytes, up, steps, macs, width)
         return self.clock.seconds(
-            ceiling, work, seed=self.forecast.seed, round_index=task.round_index, client_id=task.client_id
+            ceiling, work, seed=self.forecast.seed, round_index=sent.round_index, client_id=sent.client_id
         )
 
 
@@ -113,9 +113,9 @@ class Lap:
             self.late[task.client_id] = late
         return late is None
 
-    def back(self, task: Task, ceiling: Width, update: Update | None) -> str | None:
-        """Take the time of a client that trained; say if it was too late. None: its update cannot be used."""
-        return self._back(self.timer.seconds(task, ceiling, update))
+    def back(self, sent: Task, ceiling: Width, trained: Task | None = None, update: Update | None = None) -> str | None:
+        """Take the time of a client; say if it was too late. Without an update: it sent none that can be used."""
+        return self._back(self.timer.seconds(sent, ceiling, trained, update))
 
     def _back(self, seconds: float) -> str | None:
         deadline = self.timer.clock.deadline

@@ -76,12 +76,16 @@ def shown(score: Score, metric: str) -> str:
 
 
 def warnings_of(run: RunFolder) -> list[str]:
-    """Say what went wrong without ending the run: updates that were dropped, rounds in which nobody trained."""
+    """Say what went wrong without ending the run: updates dropped or reduced, rounds in which nobody trained."""
     rows, found = run.metrics(), []
     dropped = Counter(reason(why) for row in rows for why in row["dropped"].values())
     if dropped:
         why, times = dropped.most_common(1)[0]
         found.append(f"Warning: {dropped.total()} updates were dropped, most often ({times} times): {why}.")
+    reduced = Counter(why for row in rows for why in row.get("reduced", {}).values())
+    if reduced:
+        why, times = reduced.most_common(1)[0]
+        found.append(f"Note: {reduced.total()} updates hold less than was sent, most often ({times} times) {why}.")
     idle = sum(row["examples"] == 0 for row in rows)
     if idle:
         found.append(f"Warning: in {idle} of {len(rows)} rounds no client trained anything.")

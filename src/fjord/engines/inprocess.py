@@ -14,6 +14,7 @@ from fjord.elastic.slice import Places, taken
 from fjord.engines.pool import Pool
 from fjord.evaluate import Tested, examine
 from fjord.local import Task, Trainer, Update, size
+from fjord.shortage import OutOfMemory
 from fjord.width import Width
 
 BATCH = 64
@@ -52,7 +53,7 @@ class InProcess:
         """Train clients, in the order of the tasks."""
         if self.pool is None:
             for task in tasks:
-                yield task, self.trainer(task)
+                yield task, self._trained(task)
             return
         sent: deque[Task] = deque()
 
@@ -63,13 +64,20 @@ class InProcess:
 
         ahead = None if size(self.trainer.model.tensors) < LARGE else self.workers + 1
         for reply in self.pool.map("train", sending(), ahead):
-            yield sent.popleft(), reply.record
+            yield sent.popleft(), reply.record if isinstance(reply, Packed) else reply
             del reply  # or it would stay in memory while the next one comes
 
-    def _train(self, job: "Packed") -> "Packed":
+    def _train(self, job: "Packed") -> "Packed | str":
         task: Task = job.record
         tensors = taken(self.trainer.model, self.places(task.held, task.space.widths))
-        return Packed(self.trainer(replace(task, tensors=tensors)))
+        reply = self._trained(replace(task, tensors=tensors))
+        return reply if isinstance(reply, str) else Packed(reply)
+
+    def _trained(self, task: Task) -> Update | str:
+        try:
+            return self.trainer(task)
+        except OutOfMemory as error:
+            return str(error)
 
     def test(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, Tested]:
         """Score the model at each width; each worker takes every n-th batch."""

@@ -88,7 +88,7 @@ def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experimen
 def lasting_setting(setting: str) -> str:
     """Return a setting that names a file as it can be found from any folder."""
     key, _, text = setting.partition("=")
-    names_file = key in ("tiers", "clock") and text.endswith((".json", ".csv"))
+    names_file = key in ("tiers", "clock", "load") and text.endswith((".json", ".csv"))
     return f"{key}={Path(text).resolve()}" if names_file or (key == "data.source" and Path(text).is_dir()) else setting
 
 

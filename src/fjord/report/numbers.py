@@ -164,7 +164,17 @@ def shell_means(run: Run) -> dict[Width, float]:
 
 def dropped(group: Group) -> dict[str, int]:
     """Count the updates that were not used, by reason, the most frequent first."""
-    return dict(Counter(reason(w) for r in group.runs for row in r.rows for w in row["dropped"].values()).most_common())
+    return _reasons(group, "dropped")
+
+
+def reduced(group: Group) -> dict[str, int]:
+    """Count the updates that hold less than was sent, by reason, the most frequent first."""
+    return _reasons(group, "reduced")
+
+
+def _reasons(group: Group, key: str) -> dict[str, int]:
+    found = (reason(why) for run in group.runs for row in run.rows for why in row.get(key, {}).values())
+    return dict(Counter(found).most_common())
 
 
 def reason(why: str) -> str:

@@ -65,6 +65,7 @@ def _page(groups: Sequence[Group], levels: Sequence[str]) -> Iterator[str]:
         yield _figure(card, groups)
     yield "</div>"
     yield from _dropped(groups)
+    yield from _reduced(groups)
     yield from _settings(groups)
     yield "</body>\n</html>\n"
 
@@ -208,6 +209,16 @@ def _dropped(groups: Sequence[Group]) -> Iterator[str]:
         total = sum(n for _, reasons in found for n in reasons.values())
         note = "What was sent to their clients is counted in the bytes per tier; the clients are not."
         yield _box("warn", f"{_count(total, 'update')} of clients could not be used.", lines, note)
+
+
+def _reduced(groups: Sequence[Group]) -> Iterator[str]:
+    found = [(group.name, numbers.reduced(group)) for group in groups]
+    if any(reasons for _, reasons in found):
+        yield "<h2>Reduced updates</h2>"
+        lines = [f"{name}: {_count(n, 'update')}: {why}" for name, reasons in found for why, n in reasons.items()]
+        total = sum(n for _, reasons in found for n in reasons.values())
+        note = "They are merged for what they hold, and counted in the tier up to which they were trained."
+        yield _box("info", f"{_count(total, 'update')} of clients that trained less than they were sent.", lines, note)
 
 
 def _settings(groups: Sequence[Group]) -> Iterator[str]:

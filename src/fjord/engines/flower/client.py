@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,12 +11,14 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp as ClientApp
 
 from fjord.devices.budget import LIMITS, Budget
+from fjord.devices.load import Limits, read
 from fjord.devices.profile import Profile
 from fjord.elastic.slice import Places
 from fjord.engines.flower.codec import decode_task, encode_update, unpack
+from fjord.engines.flower.ease import Ease
 from fjord.engines.flower.engine import Order
-from fjord.local import Trainer
-from fjord.width import parse_width
+from fjord.local import Reduced, Task, Trainer
+from fjord.width import WidthSpace, parse_width
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,8 @@ class Device:
 
     trainer: Trainer
     places: Places
+    space: WidthSpace
+    """P."""
     profile: Callable[[int | None], Profile]
     """Measures what training costs on this machine, with so many examples."""
 
@@ -42,11 +47,15 @@ def client_app(make: Callable[[Order], Device]) -> ClientApp:
         mine = context.node_config.get("client-id")
         if mine is not None and mine != task.client_id:
             raise ValueError(f"this node is client {mine}, and was asked to train client {task.client_id}")
-        return Message(encode_update(task, device.trainer(task)), reply_to=message)
+        update = device.trainer(task, _eased(device, task, context.node_config))
+        trained = device.trainer.parts.smaller(task, update.reduced.ceiling) if update.reduced else task
+        assert trained is not None
+        return Message(encode_update(trained, update), reply_to=message)
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
         """Say which client this node is, if it is only one, and what it can carry."""
+        Limits.of(context.node_config)  # what is wrong with them is said before there is anything to train
         keys = [key for key in ("client-id", "ceiling") if key in context.node_config]
         told = ConfigRecord({key: context.node_config[key] for key in keys})
         limits = {key: context.node_config[key] for key in LIMITS if key in context.node_config}
@@ -75,3 +84,14 @@ def _measured(
         known = ConfigRecord({"asked": asked, "ceiling": str(ceiling), "profile": told})
         context.state.config_records["fjord-profile"] = known
     return ConfigRecord({"ceiling": known["ceiling"], "profile": known["profile"]})
+
+
+def _eased(device: Device, task: Task, config: Mapping[str, Any]) -> Reduced | None:
+    """Return how much less to train than was sent, as this device is just now."""
+    limits = Limits.of(config)
+    return _ease(device, config.get("profile")).reduced(task, limits, read()) if limits else None
+
+
+@lru_cache(maxsize=1)
+def _ease(device: Device, profile: str | None) -> Ease:
+    return Ease(device.trainer, device.space, profile)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.plan import Indices, Kept, WidthPlan, leading
 from fjord.elastic.slice import Places
-from fjord.local import Task, Update
+from fjord.local import Parts, Reduced, Task, Update
 from fjord.width import Width, WidthSpace, parse_width
 
 Like = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
@@ -59,7 +59,7 @@ def decode_task(head: Mapping[str, Any], blocks: Mapping[str, bytes], model: Ela
 
 
 def encode_update(task: Task, update: Update) -> RecordDict:
-    """Return what a client sends back."""
+    """Return what a client sends back; the task is the smaller one if the client trained less than it was sent."""
     head: dict[str, Any] = {
         "client": update.client_id,
         "round": task.round_index,
@@ -69,15 +69,20 @@ def encode_update(task: Task, update: Update) -> RecordDict:
         "steps": [update.steps.get(w, 0) for w in task.space.widths],
         "reach": [update.reach.get(w, 0) for w in task.space.widths],
     }
+    if update.reduced:
+        head |= {"ceiling": str(update.reduced.ceiling), "why": update.reduced.why}
     return pack(head, {"slice": _flat({key: update.tensors[key] for key in task.tensors})})
 
 
-def decode_update(task: Task, content: RecordDict) -> Update | str:
+def decode_update(task: Task, content: RecordDict, parts: Parts) -> Update | str:
     """Return the answer to a task, or what is wrong with it; nothing that a client sends raises an error here."""
     try:
         head, blocks = unpack(content)
         if head["round"] != task.round_index:
             return f"it answers round {head['round']!r:.40}"
+        reduced = _reduced(head)
+        if reduced and (smaller := parts.smaller(task, reduced.ceiling)) is not None:
+            task = smaller  # if there is none, the door will say so
         like = {key: (tuple(t.shape), t.dtype) for key, t in task.tensors.items()}
         return Update(
             client_id=head["client"],
@@ -87,11 +92,16 @@ def decode_update(task: Task, content: RecordDict) -> Update | str:
             steps=_by_width(task.space, head["steps"]),
             reach=_by_width(task.space, head["reach"]),
             macs=head["macs"],
+            reduced=reduced,
         )
     except KeyError as error:
         return f"it has no {str(error.args[0])[:40]!r}"
     except (ValueError, TypeError, RecursionError) as error:
         return str(error)[:300]
+
+
+def _reduced(head: Mapping[str, Any]) -> Reduced | None:
+    return Reduced(parse_width(str(head["ceiling"])[:40]), head["why"]) if "ceiling" in head else None
 
 
 def pack(head: Mapping[str, Any], blocks: Mapping[str, bytes]) -> RecordDict:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from flwr.app import Message
 from flwr.serverapp import Grid as Grid
 
-from fjord.check import fault_of
+from fjord.check import answered
 from fjord.data.federated import TestSet
 from fjord.elastic.model import ElasticModel
 from fjord.engines.flower.codec import decode_update, encode_task
@@ -61,7 +61,7 @@ class FlowerEngine:
     def __init__(
         self, grid: Grid, trainer: Trainer, test: TestSet, order: Order, patience: Patience, smallest: Width
     ) -> None:
-        self.local = InProcess(trainer, test)
+        self.local, self.parts = InProcess(trainer, test), trainer.parts
         self.plan, self.order, self.patience = trainer.model.plan, order, patience
         self.post = Post(grid)
         self.nodes = Nodes(self.post, smallest, order.fields())
@@ -113,12 +113,15 @@ class FlowerEngine:
             self.facts["failed"] += 1
             return f"its node failed: {last_line(reply.error.reason)} (code {reply.error.code})"
         self.facts["answered"] += 1
-        return decode_update(task, reply.content)
+        return decode_update(task, reply.content, self.parts)
+
+    def _is_good(self, task: Task, answer: Update | str) -> bool:
+        return not isinstance(answer, str) and not isinstance(answered(task, answer, self.parts), str)
 
     def _enough(self, answers: list[tuple[Task, Update | str]]) -> Iterator[tuple[Task, Update | str]]:
         """Yield the answers; if too few are good, none counts."""
         wanted = self.patience.min_replies
-        good = 0 if wanted == 1 else sum(not isinstance(a, str) and not fault_of(task, a) for task, a in answers)
+        good = 0 if wanted == 1 else sum(self._is_good(task, a) for task, a in answers)
         few = f"left out: {good} of the {wanted} replies that a round needs were good" if 1 < wanted > good else ""
         while answers:
             task, answer = answers.pop(0)
