@@ -11,7 +11,7 @@ from fjord.report.numbers import Stat, over_runs, stat
 from fjord.width import Width
 
 KINDS = ("time", "bytes")
-PERCENT = [Fraction(n, 100) for n in (*range(10, 100, 10), 95, 98, 99)]
+PERCENT = [Fraction(n, 100) for n in (1, 2, 5, *range(10, 100, 10), 95, 98, 99)]
 PERPLEXITIES = [Fraction(n * 10**power) for power in range(6) for n in (1, 2, 5)]
 
 
