@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 
 import torch
 from rich.console import Console
@@ -19,7 +20,6 @@ from fjord.devices.budget import Budget
 from fjord.devices.profile import Cost, Profile
 from fjord.federation import Federation
 from fjord.local import Trainer
-from fjord.methods import find_method
 from fjord.models.catalog import find_model
 from fjord.objective import plain, self_distillation
 from fjord.profiling.measure import gathered, only, received
@@ -46,20 +46,18 @@ def federation_of(name: str) -> Federation:
 
 def real_round(federation: Federation, ceiling: Width, kd: bool) -> float:
     """Return what a client's round takes in a process of its own that has trained before, as a profile assumes."""
-    chosen = find_method("fjord-kd" if kd else "fjord")
-    training = replace(federation.training, objective=chosen.objective)
+    training = replace(federation.training, objective=self_distillation() if kd else plain())
 
     def work() -> dict[str, float]:
         torch.set_num_threads(1)
-        Trainer(federation.model, federation.data, replace(training, max_steps=1), 0)(
-            federation.task_at(federation.space.widths[0])
-        )
+        once = Trainer(federation.model, federation.data, replace(training, max_steps=1), 0)
+        once(federation.task_at(federation.space.widths[0]))
         trainer, task = Trainer(federation.model, federation.data, training, 0), federation.task_at(ceiling)
         started = time.perf_counter()
         trainer(received(task))
         return {"seconds": time.perf_counter() - started}
 
-    return float(in_child(work)["seconds"])
+    return median(float(in_child(work)["seconds"]) for _ in range(3))
 
 
 def predictions(name: str, federation: Federation, measured: Profile) -> None:
@@ -69,12 +67,12 @@ def predictions(name: str, federation: Federation, measured: Profile) -> None:
     table = Table(
         "width", "", "memory, MB", "predicted", "shapes alone", "line in p^2", "a step, ms", "predicted", title=title
     )
-    batch = federation.data.examples(0)
+    rows = federation.data.examples(0)
     for kd in measured.kinds:
         low, high = (predicted.cost(width, kd) for width in ends)
         for width in federation.space.widths[1:-1]:
             real, guess = measured.cost(width, kd), predicted.cost(width, kd)
-            shape = shape_of(federation, width, self_distillation() if kd else plain(), batch, {})
+            shape = shape_of(federation, width, self_distillation() if kd else plain(), rows, {})
             ratios = [n / real.memory_bytes for n in (guess.memory_bytes, shape.memory, _squared(width, low, high))]
             memory = [f"{real.memory_bytes / 1e6:.1f}", *(f"{ratio:.2f}" for ratio in ratios)]
             steps = [f"{real.step_seconds * 1e3:.2f}", f"{guess.step_seconds / real.step_seconds:.2f}"]

@@ -26,7 +26,7 @@ from fjord.footprint import Footprint
 from fjord.local import Task, Trainer, size
 from fjord.objective import plain, self_distillation
 from fjord.profiling import measure
-from fjord.profiling.measure import Measured, received
+from fjord.profiling.measure import Measured, gathered, received
 from fjord.profiling.memory import OutOfMemory, Peak, in_child
 from fjord.profiling.predict import Shape, predict_memory, predict_setup, predict_steps, shape_of
 from fjord.profiling.profile import profile_federation
@@ -184,14 +184,12 @@ def test_the_peak_is_what_was_taken_whatever_was_freed_before(before):
         for _ in range(before):  # in pieces that the allocator keeps for later
             [torch.ones(2**14) for _ in range(16)]
         peak = Peak()
-        held = torch.ones(5 * 2**20)  # 20 MiB, while another 10 come and go
-        for _ in range(3):
-            held[: 5 * 2**19].clone()
-        small = [torch.ones(2**14) for _ in range(160)]  # 10 MiB
-        return {"growth": peak.growth(), "used": len(small)}
+        held = [torch.ones(5 * 2**20), *(torch.ones(2**14) for _ in range(160))]  # 20 MiB, and 10 in small pieces
+        torch.ones(5 * 2**18)  # 5 MiB that come and go
+        return {"growth": peak.growth(), "held": len(held)}
 
     found = in_child(work)["growth"]
-    assert 30 * 2**20 <= found <= 34 * 2**20
+    assert 35 * 2**20 <= found <= 38 * 2**20
 
 
 def fails(error):
@@ -243,8 +241,9 @@ def test_measured_memory_holds_at_least_slice_gradients_and_activations():
     profile = fjord.profile(wide, inputs, widths=uniform(2), batch_size=512, kd=True)
     federation = of_model(wide, inputs, uniform(2), 512, 1)
     for width in profile.widths:
-        shape = shape_of(federation, width, self_distillation(), federation.data.examples(0), {})
-        assert 0.9 < profile.cost(width).memory_bytes / shape.memory < 2.5
+        rows = gathered(federation.data, 512, 2 * 512)
+        shape = shape_of(federation, width, self_distillation(), rows, {})
+        assert 0.8 < profile.cost(width).memory_bytes / shape.memory < 2.5
     assert profile.cost(Fraction(1)).memory_bytes > 1.8 * profile.cost(Fraction(1, 2)).memory_bytes
 
 
@@ -483,7 +482,7 @@ def test_what_the_page_on_devices_says_is_run_as_it_stands(command, tmp_path):
         code, _, err = command(*words[1:], *short)
         assert code == 0, (words, err)
     found = json.loads((tmp_path / "here.json").read_text())
-    keys = set(re.findall(r"^\| `([a-z_.]+)` \|", page, re.M))
+    keys = set(re.findall(r"^\| `([a-z_.]+)` \|", page.partition("### The JSON")[2].partition("\n## ")[0], re.M))
     assert {*found, *(f"costs.{key}" for key in found["costs"][0])} == keys
     names: dict = {}
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
@@ -527,7 +526,7 @@ def grid(tmp_path):
 def test_a_node_measures_its_budget_once_and_is_sent_no_more_than_fits(grid):
     run, measured, sent = grid({"memory": "1GB"}, {"deadline": "1h", "ceiling": "1/2"}, {})
     run("first")
-    assert measured == [None, 10]  # a node that is one client knows how many examples it has
+    assert measured == [10, 10]  # a node that is one client knows how many examples it has
     assert set(sent) == {(0, "1/2:1/2,1:1/2"), (1, "1/2:1"), (2, "1/2:1/2,1:1/2")}
     run("second")
     assert len(measured) == 2
@@ -537,8 +536,8 @@ def test_a_node_whose_budget_is_too_small_or_wrong_is_named_with_the_reason(grid
     run, _, sent = grid({"memory": "1kB"}, {"deadline": "soon", "examples": 5}, {})
     dropped = run("run").metrics()[0]["dropped"]
     assert {client for client, _ in sent} == {2}
-    assert "nothing fits: --memory 1kB: the smallest width 1/2 needs" in dropped["0"]
-    assert "deadline soon: is not a number with a unit" in dropped["1"]
+    assert "node 100: nothing fits: --memory 1kB: the smallest width 1/2 needs" in dropped["0"]
+    assert "node 101: deadline soon: is not a number with a unit" in dropped["1"]
 
 
 def test_a_fleet_passes_its_budget_on():

@@ -28,11 +28,13 @@ class Shape:
     """What one submodel costs, for a whole batch."""
     batch_size: int
     momentum: bool
+    examples_bytes: int = 0
 
     @property
     def memory(self) -> int:
-        """The slice as it came and as it is trained, momentum, and gradients and activations of the dearest step."""
+        """The slice as it came and in training, momentum, gradients and activations of the dearest step, examples."""
         held = (3 if self.momentum else 2) * size(self.task.tensors) + size(self.task.correction)
+        held += 2 * self.examples_bytes  # as they came, and shuffled
         kept = {width: cost.training_bytes - cost.bytes for width, cost in self.costs.items()}
         return held + max(sum(kept[run] for run in set(runs)) for runs in self.passes.values())
 
@@ -53,12 +55,12 @@ Seen = dict[tuple[Any, ...], Footprint]
 
 
 def shape_of(
-    federation: Federation, ceiling: Width, objective: Objective, batch: tuple[Tensor, Tensor], seen: Seen
+    federation: Federation, ceiling: Width, objective: Objective, examples: tuple[Tensor, Tensor], seen: Seen
 ) -> Shape:
-    """Return the shapes of a ceiling; a few examples tell what a batch looks like."""
+    """Return the shapes of a ceiling for a client with these examples."""
     task, how = federation.task_at(ceiling), federation.training
     model = Slice(federation.model, task.held, task.space, task.tensors).eval()
-    inputs, targets = batch[0][:2], batch[1][:2]
+    inputs, targets = federation.data.prepare(examples[0][:2], None), examples[1][:2]
     nets = {width: model.view(width).net for width in task.space.widths}
     for width, net in nets.items():
         if _key(net) not in seen:
@@ -67,7 +69,7 @@ def shape_of(
     with torch.no_grad():
         logits = nets[task.space.largest](inputs)
     passes = {width: _passes(objective, logits, targets, width, task.space.largest) for width in task.space.widths}
-    return Shape(task, passes, costs, how.batch_size, bool(how.momentum))
+    return Shape(task, passes, costs, how.batch_size, bool(how.momentum), size({"inputs": examples[0]}))
 
 
 def _key(net: nn.Module) -> tuple[Any, ...]:

@@ -122,9 +122,8 @@ class _Survey:
     def look(self, chosen: Iterable[Width], seen: Seen, say: Say) -> None:
         """Learn the shapes of all ceilings, and measure those chosen: after one that fails, no wider one is tried."""
         federation, rows = self.bench.federation, self.bench.examples
-        batch = federation.data.prepare(rows[0][:2], None), rows[1][:2]
         for width in federation.space.widths:
-            self.shapes[width] = shape_of(federation, width, self.bench.objective, batch, seen)
+            self.shapes[width] = shape_of(federation, width, self.bench.objective, rows, seen)
         for width in chosen:
             say(f"measuring width {width}{_SUFFIX[self.kd]}")
             try:

@@ -60,7 +60,11 @@ def client_app(make: Callable[[Order], Device]) -> ClientApp:
         told = ConfigRecord({key: context.node_config[key] for key in keys})
         limits = {key: context.node_config[key] for key in LIMITS if key in context.node_config}
         if limits:
-            told.update(_measured(make, Order.of(message.content.config_records["order"]), limits, context))
+            order = Order.of(message.content.config_records["order"])
+            try:
+                told.update(_measured(make, order, limits, context))
+            except ValueError as error:  # said as a fact: Flower would wrap it, and not say which client this is
+                told["fault"] = str(error)
         return Message(RecordDict({"node": told}), reply_to=message)
 
     return app

@@ -82,7 +82,9 @@ class Nodes:
         free = {node: info for node, info in usable.items() if info.client_id is None}
         fitting = own or {node: info for node, info in free.items() if node not in self.late} or free
         if not fitting:
-            fault = next((f": node {node}: {info.fault}" for node, info in self.online.items() if info.fault), "")
+            faulty = {node: info for node, info in self.online.items() if info.fault}
+            named = sorted(faulty, key=lambda node: faulty[node].client_id != client_id)  # its own first
+            fault = f": node {named[0]}: {faulty[named[0]].fault}" if named else ""
             return f"no usable node is connected for it{fault}"
         chosen = min(fitting, key=lambda node: fitting[node].load)
         ceiling = fitting[chosen].ceiling
@@ -108,7 +110,8 @@ def described(reply: Message) -> Node:
         if not (client_id is None or type(client_id) is int):
             return Node(fault=f"client-id={client_id!r:.40} is not a whole number")
         profile = str(told.get("profile", ""))[:MOST_TOLD]
-        return Node(client_id, None if ceiling is None else parse_width(str(ceiling)[:40]), profile)
+        fault = last_line(str(told["fault"])) if "fault" in told else ""
+        return Node(client_id, None if ceiling is None else parse_width(str(ceiling)[:40]), profile, fault)
     except KeyError:
         return Node(fault="it did not say what it is")
     except ValueError as error:
