@@ -182,4 +182,5 @@ def test_the_command_searches_a_run_and_writes_what_it_found(tmp_path, monkeypat
     assert "the smallest submodel needs" in str(nothing.exception)
     unknown = invoke(["search", "run/model.safetensors", "--macs", "50%"])
     assert "give --data RECIPE" in str(unknown.exception)
+    assert "no such run folder or file" in str(invoke(["search", "none", "--macs", "50%"]).exception)
     assert invoke(["latency", "run"]).exit_code == 0

@@ -26,6 +26,8 @@ class Trained:
 
 def open_trained(path: Path, recipe: str | None) -> Trained:
     """Open a run folder, or a saved file of a recipe's model."""
+    if not path.exists():
+        raise ValueError(f"{path}: there is no such run folder or file")
     experiment = _experiment(path, recipe)
     file = _file(path)
     with torch.random.fork_rng(devices=[]):
