@@ -20,7 +20,9 @@ LAYERS = [
     {"experiment"},
     {"runs", "logs"},
     {"runner"},
+    {"central"},
     {"recipes", "report"},
+    {"reproduce"},
     {"app"},
     {"cli"},
 ]

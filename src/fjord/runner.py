@@ -70,7 +70,7 @@ class _Runner:
 
     def resume(self, config: dict[str, Any]) -> None:
         """Go back to the last checkpoint, if there is one yet."""
-        _demand_same(self.folder, config)
+        demand_same(self.folder, config)
         for draft in self.folder.path.glob(".*.tmp"):  # what a kill left half written
             draft.unlink()
         tensors, info = self.folder.load_checkpoint() if self.folder.checkpoint.exists() else ({}, {})
@@ -129,7 +129,7 @@ def _in_process(workers: int) -> MakeEngine:
     return lambda federation, trainer, stage: InProcess(trainer, federation.data.test, workers)
 
 
-def _demand_same(folder: RunFolder, config: dict[str, Any]) -> None:
+def demand_same(folder: RunFolder, config: dict[str, Any]) -> None:
     """Refuse to go on with another experiment than the one begun; what does not change results may differ."""
     free = {"workers", "checkpoint_seconds", "log", "recipe"}
     old = folder.config
@@ -155,12 +155,13 @@ def as_row(record: RoundRecord, stage: int) -> dict[str, Any]:
         "tiers": {str(width): asdict(tier) for width, tier in sorted(record.tiers.items())},
         "shells": {str(width): count for width, count in record.shells.items()},
         "dropped": {str(client): why for client, why in record.dropped.items()},
-        "scores": {str(width): _as_numbers(score) for width, score in record.scores.items()},
+        "scores": {str(width): as_numbers(score) for width, score in record.scores.items()},
     }
     return {**row, "engine": record.engine} if record.engine else row
 
 
-def _as_numbers(score: Score) -> dict[str, float]:
+def as_numbers(score: Score) -> dict[str, float]:
+    """Return a score as plain data."""
     return {"loss": score.loss, "accuracy": score.accuracy, "perplexity": score.perplexity}
 
 
@@ -214,7 +215,7 @@ def _client_scores(federation: Federation, tested: Mapping[Width, Any]) -> dict[
         mine = (owners == client).numpy()
         if fitting and tested[max(fitting)].count[mine].any():
             score = tested[max(fitting)].score(mine)
-            row |= {"width": str(max(fitting)), "count": score.count, **_as_numbers(score)}
+            row |= {"width": str(max(fitting)), "count": score.count, **as_numbers(score)}
         scores[str(client)] = row
     return scores
 
