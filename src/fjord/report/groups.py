@@ -35,7 +35,7 @@ class Run:
         if missing:
             raise ValueError(f"{folder.path}: is not the run of a federated experiment, it has no {missing[0]!r}")
         rows = folder.metrics()
-        tested = (folder.path / "clients.json").exists()
+        tested = folder.has("clients.json")
         clients = folder.read_json("clients.json") if tested else {}
         return cls(folder.path, config, folder.env, rows, clients, tested and _finished(config, rows))
 
