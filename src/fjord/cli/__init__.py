@@ -5,12 +5,14 @@ import sys
 import typer
 from rich.console import Console
 
-from fjord.cli import data, engines, fleet, models, runs
+from fjord.cli import data, engines, fleet, models, reproduce, runs
 from fjord.engines.pool import raised_here
 
 app = typer.Typer(help="Train one network that every device can carry.", no_args_is_help=True, add_completion=False)
 for command in (runs.run, runs.report, runs.show, data.data, models.inspect, models.footprint, models.cut, engines.app):
     app.command()(command)
+app.command()(reproduce.reproduce)
+app.command()(reproduce.results)
 app.command(name="list")(runs.list_recipes)
 app.add_typer(fleet.app, name="fleet")
 

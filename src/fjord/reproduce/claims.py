@@ -61,11 +61,9 @@ def grows(curve: str) -> Rule:
     """Demand that every width is above the next smaller one."""
 
     def rule(found: Curves) -> Found:
-        points = list(found[curve].points.items())
-        pairs = zip(points, points[1:], strict=False)
-        return judged(
-            [difference(f"{a} to {b}", after, before) for (a, before), (b, after) in pairs], lambda d: d.above
-        )
+        pairs = pairwise(found[curve].points.items())
+        places = [difference(f"{a} to {b}", after, before) for (a, before), (b, after) in pairs]
+        return judged(places, lambda d: d.above)
 
     return rule
 

@@ -1,4 +1,8 @@
-"""Methods at equal cost: what each scores once it has spent as much as the cheapest spends in all."""
+"""Methods at equal cost: what each scores once it has spent as much as the cheapest spends in all.
+
+The exclusive small model spends far less than the others and does not set the budget. A method that is cut short by the
+budget is scored in the middle of its schedule, where its step size may not have fallen yet.
+"""
 
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -10,6 +14,7 @@ from fjord.width import Width
 
 Spent = list[tuple[float, float]]
 """What was spent up to each test of a model, and its score then, in points."""
+UNCOUNTED = "exclusive-small"
 KINDS = {"MACs": ("macs",), "bytes": ("bytes_down", "bytes_up")}
 
 
@@ -69,6 +74,11 @@ def _matched(one: Measured, width: Width, curves: dict[tuple[str, str, int], Spe
         own = {seed: curves[one.curve.name, kind, seed] for seed in one.runs}
         spent = stat(curve[-1][0] for curve in own.values())
         totals[kind] = spent.mean if spent else 0.0
-        budgets = {seed: min(c[-1][0] for (_, k, s), c in curves.items() if (k, s) == (kind, seed)) for seed in own}
-        equal[kind] = stat(at(budgets[seed], curve) for seed, curve in own.items())
+        equal[kind] = stat(at(_budget(curves, kind, seed), curve) for seed, curve in own.items())
     return Matched(one, width, one.stats.get(width), totals, equal)
+
+
+def _budget(curves: dict[tuple[str, str, int], Spent], kind: str, seed: int) -> float:
+    """Return what the cheapest method spends in all."""
+    totals = {name: curve[-1][0] for (name, k, s), curve in curves.items() if (k, s) == (kind, seed)}
+    return min(total for name, total in totals.items() if name != UNCOUNTED or len(totals) == 1)

@@ -1,14 +1,15 @@
 """What the finished runs of a curve came to, in points of which more is better: per cent, or negative perplexity."""
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fjord.report import numbers
-from fjord.report.groups import Run, grouped, listed
+from fjord.report.groups import Run, fixed, listed
 from fjord.report.numbers import Stat
 from fjord.reproduce.curves import Curve, Task, place
 from fjord.runs import RunFolder
@@ -95,25 +96,18 @@ def _random(draws: Mapping[str, list[float]], metric: str) -> float:
     return as_points(score, metric)
 
 
-def measure(task: Task, curve: Curve, runs: Path) -> Measured | None:
-    """Read the finished runs of a curve; their settings must be the same."""
-    folders = [RunFolder(path) for path in _seeds(runs / place(task, curve))]
-    done = {int(run.config["seed"]): run for run in map(Run.read, folders) if run.finished}
-    if not done:
-        return None
-    groups = grouped(RunFolder(run.path) for run in done.values())
-    if len(groups) > 1:
-        names = " and ".join(str(group.all_runs[0].path) for group in groups[:2])
+def measure(task: Task, curve: Curve, runs: Path) -> tuple[Measured | None, list[str]]:
+    """Read the runs of a curve: the finished ones, whose settings must be the same, and how far the others are."""
+    read = [Run.read(RunFolder(path)) for path in _seeds(runs / place(task, curve))]
+    left = [f"{place(task, curve)}/{run.path.name}: {run.progress}" for run in read if not run.finished]
+    done = {int(run.config["seed"]): run for run in read if run.finished}
+    settings = {json.dumps(fixed(run.config), sort_keys=True): run.path for run in done.values()}
+    if len(settings) > 1:
+        names = " and ".join(map(str, list(settings.values())[:2]))
         raise ValueError(f"{names}: differ in more than their seed; move one away")
-    return Measured(task, curve, dict(sorted(done.items())))
+    return (Measured(task, curve, dict(sorted(done.items()))) if done else None), left
 
 
-def _seeds(folder: Path) -> Iterator[Path]:
+def _seeds(folder: Path) -> list[Path]:
     found = [path.parent for path in folder.glob("*/config.json") if path.parent.name.isdigit()]
-    yield from sorted(found, key=lambda path: int(path.name))
-
-
-def unfinished(task: Task, curve: Curve, runs: Path) -> list[str]:
-    """Say how far the runs of a curve have come that are not finished."""
-    found = [Run.read(RunFolder(path)) for path in _seeds(runs / place(task, curve))]
-    return [f"{place(task, curve)}/{run.path.name}: {run.progress}" for run in found if not run.finished]
+    return sorted(found, key=lambda path: int(path.name))
