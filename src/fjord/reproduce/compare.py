@@ -38,8 +38,8 @@ class Difference:
 
     def __str__(self) -> str:
         """Write it as people read it."""
-        spread = "" if self.error is None else f" ± {self.error:.2f}"
-        return f"{self.place}: {self.mean:+.2f}{spread}"
+        spread = "" if self.error is None else f" ± {self.error:.2g}"
+        return f"{self.place}: {self.mean:+.3g}{spread}"
 
 
 def difference(place: str, one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
@@ -68,18 +68,18 @@ def judged(places: Sequence[Difference | None], fine: Callable[[Difference], boo
     """Return the verdict over all places.
 
     >>> judged([Difference("1/5", 1.0, None, (0,)), Difference("1", -2.0, None, (0,))], lambda d: d.above)
-    Found(verdict='holds in part', details='at 1/5, not at 1 (1/5: +1.00; 1: -2.00; 1 seed)')
+    Found(verdict='holds in part', details='at 1/5, not at 1: 1/5: +1; 1: -2; mean -0.5; 1 seed')
     """
     known = [place for place in places if place is not None]
     if not known or len(known) < len(places):
         return Found(OPEN, "runs are missing")
     good, bad = ([d.place for d in known if fine(d) is flag] for flag in (True, False))
     verdict = HOLDS if not bad else PARTLY if good else FAILS
-    where = f"at {', '.join(good)}, not at {', '.join(bad)} " if good and bad else ""
+    where = f"at {', '.join(good)}, not at {', '.join(bad)}: " if good and bad else ""
+    return Found(verdict, where + _listed(known))
+
+
+def _listed(known: Sequence[Difference]) -> str:
     seeds = min(len(d.seeds) for d in known)
-    noun = "seed" if seeds == 1 else "seeds"
-    return Found(verdict, f"{where}({'; '.join(map(str, known))}; {seeds} {noun})" if where else _plain(known, seeds))
-
-
-def _plain(known: Sequence[Difference], seeds: int) -> str:
-    return f"{'; '.join(map(str, known))}; {seeds} seed{'' if seeds == 1 else 's'}"
+    mean = [f"mean {fmean(d.mean for d in known):+.3g}"] if len(known) > 1 else []
+    return "; ".join([*map(str, known), *mean, f"{seeds} seed{'' if seeds == 1 else 's'}"])

@@ -15,6 +15,7 @@ from fjord.reproduce.sections import Section, Table, Verdict, shown
 from fjord.reproduce.stated import TABLE1B
 from fjord.runs import RunFolder
 
+NAMES = {"macs": "MACs", "weights": "parameters"}
 LIMIT = {"paper": 5.0, "decaying": 1.0}
 """Per cent of distance that counts as recovered: a constant step keeps the noise of its last batches."""
 
@@ -41,8 +42,9 @@ def table1b(figure: Figure, runs: Path) -> Section:
         own = [row for row in folder.metrics() if row["model"] == model]
         for kind, printed in stated.items():
             ours = [row[kind] for row in own]
-            rows.append([f"{model}: {kind}", *(f"{n:,}" for n in ours), "table1b/0"])
-            rows.append([f"{model}: {kind}, the paper", *(f"{n:,.0f}" for n in printed), "the paper's Table 1b"])
+            name = f"{model}: {NAMES[kind]}"
+            rows.append([name, *(f"{n:,}" for n in ours), "table1b/0"])
+            rows.append([f"{name}, the paper", *(f"{n:,.0f}" for n in printed), "the paper's Table 1b"])
             verdicts.append(_same_print(model, kind, ours, printed))
     head = ["", *(f"p = {row['width']}" for row in own), "runs"]
     return Section(figure, tables=(Table("MACs and weights", head, rows),), verdicts=tuple(verdicts))
@@ -53,7 +55,7 @@ def _same_print(model: str, kind: str, ours: list[int], printed: tuple[float, ..
     same = [round(a / unit) == round(b / unit) for a, b, unit in zip(ours, printed, units, strict=True)]
     verdict = HOLDS if all(same) else PARTLY if any(same) else FAILS
     details = f"{sum(same)} of {len(same)} widths are equal as printed"
-    text = f"Table 1b: {kind} of {model}"
+    text = f"Table 1b: {NAMES[kind]} of {model}"
     return Verdict(f"{model}-{kind}", text, model, "see the table", verdict, details, "table1b/0")
 
 

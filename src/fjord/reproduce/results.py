@@ -16,6 +16,11 @@ from fjord.reproduce.exact import svd, svd_runs, table1b
 from fjord.reproduce.figures import Figure
 from fjord.reproduce.sections import Section, Verdict, section
 
+INTRODUCTION = (
+    "Written by `fjord results` from run folders; each row of numbers names the folders it is made of. Accuracy in per "
+    "cent; Shakespeare in negative perplexity, as in the paper: more is better everywhere. Mean ± sample standard "
+    "deviation over seeds. The paper's numbers are those of its text; none is read off a picture."
+)
 VERDICTS = ["task", "the claim", "verdict", "here", "the paper's number", "runs"]
 
 
@@ -69,9 +74,7 @@ def markdown(sections: Sequence[Section], pictures: Mapping[str, str], notes: Ma
 
 def _markdown(sections: Sequence[Section], pictures: Mapping[str, str], notes: Mapping[str, str]) -> Iterator[str]:
     yield "# Results: the paper, reproduced\n"
-    yield "Written by `fjord results` from run folders; every row of numbers names the folders it is made of. Accuracy "
-    yield "in per cent; Shakespeare in negative perplexity, as in the paper: more is better everywhere. Mean ± sample "
-    yield "standard deviation over seeds.\n"
+    yield f"{INTRODUCTION}\n"
     if "start" in notes:
         yield f"{notes['start']}\n"
     yield f"## Claims\n\n{RULES}\n"
