@@ -21,7 +21,9 @@ LAYERS = [
     {"experiment"},
     {"runs", "logs", "profiling"},
     {"runner"},
+    {"central"},
     {"recipes", "report"},
+    {"reproduce"},
     {"app", "exports"},
     {"cli"},
 ]

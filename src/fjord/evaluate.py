@@ -111,7 +111,7 @@ def examine(
 ) -> dict[Width, list[Tested]]:
     """Test the model in evaluation mode on every batch of a set, or on each `shares`-th from the given one on."""
     found = {width: list[Tested]() for width in widths}
-    nets = {width: _channels_last(model.cut(width).eval()) for width in found}
+    nets = {width: channels_last(model.cut(width).eval()) for width in found}
     for start in range(share * batch, len(test.inputs), shares * batch):
         inputs, target = test.batch(start, start + batch)
         for width, net in nets.items():
@@ -119,7 +119,7 @@ def examine(
     return found
 
 
-def _channels_last(net: nn.Module) -> nn.Module:
+def channels_last(net: nn.Module) -> nn.Module:
     """Lay the weights of convolutions out as they are fastest on a CPU."""
     return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # typed without this form
 

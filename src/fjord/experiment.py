@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path, PurePath
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import nn
@@ -28,6 +28,8 @@ from fjord.strategies.scaffold import Scaffold
 from fjord.strategies.server import FedAdam, FedAvgM, Step
 from fjord.width import Width, WidthLike, WidthSpace, as_space, parse_space, uniform
 
+Setting = TypeVar("Setting", bound=Any)
+"""A dataclass of settings: an experiment, or training on one place."""
 SERVERS: dict[str, type[FedAvgM] | type[FedAdam] | None] = {"mean": None, "fedavgm": FedAvgM, "fedadam": FedAdam}
 
 
@@ -152,7 +154,7 @@ class Experiment:
 
     def config(self) -> dict[str, Any]:
         """Return all fields as plain data, functions by name."""
-        found = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        found = settings_of(self)
         if self.tiers.endswith((".json", ".csv")) and Path(self.tiers).is_file():
             found["ceilings"] = _digest(self.tiers)
         if isinstance(self.load, str) and Path(self.load).is_file():
@@ -258,6 +260,11 @@ def _share(name: str, value: Any) -> Fraction:
         raise ValueError(f"{name}={value!r} must be a number such as '1/4' or 0.25") from None
 
 
+def settings_of(record: Any) -> dict[str, Any]:
+    """Return all fields of a dataclass as plain data, functions by name."""
+    return {f.name: _plain(getattr(record, f.name)) for f in fields(record)}
+
+
 def _plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -276,7 +283,7 @@ def _plain(value: Any) -> Any:
     return getattr(value, "__qualname__", type(value).__qualname__)  # never an address in memory
 
 
-def set_field(experiment: Experiment, key: str, text: str) -> Experiment:
+def set_field(experiment: Setting, key: str, text: str) -> Setting:
     """Return the experiment after `--set key=text`, in the field's own type; `data.key` is an option of its data."""
     if key.startswith("data."):
         return replace(experiment, data=_set_option(experiment.data, key.removeprefix("data."), text))
@@ -320,7 +327,7 @@ def _parsed(key: str, kind: object, text: str) -> Any:
         return tuple(part for part in text.split(",") if part)
     if key == "milestones":
         return tuple(Fraction(part) for part in text.split(",") if part)
-    if key == "max_local_steps":
+    if key.startswith("max_"):
         return None if text == "none" else int(text)
     if key == "server_lr":
         return None if text == "none" else float(text)

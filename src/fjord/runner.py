@@ -50,7 +50,7 @@ def run(
     if digest := getattr(first.data, "digest", ""):
         config["data_digest"] = digest
     if resume:
-        _demand_same(runner.folder, config)
+        demand_same(runner.folder, config)
     else:
         RunFolder.create(Path(folder), config)
     with runner.folder.alone():
@@ -131,7 +131,7 @@ def _in_process(workers: int) -> MakeEngine:
     return lambda federation, trainer, stage: InProcess(trainer, federation.data.test, workers)
 
 
-def _demand_same(folder: RunFolder, config: dict[str, Any]) -> None:
+def demand_same(folder: RunFolder, config: dict[str, Any]) -> None:
     """Refuse to go on with another experiment than the one begun; what does not change results may differ."""
     free = {"workers", "checkpoint_seconds", "log", "recipe"}
     old = folder.config
@@ -159,7 +159,7 @@ def as_row(record: RoundRecord, stage: int) -> dict[str, Any]:
         "tiers": {str(width): asdict(tier) for width, tier in sorted(record.tiers.items())},
         "shells": {str(width): count for width, count in record.shells.items()},
         "dropped": {str(client): why for client, why in record.dropped.items()},
-        "scores": {str(width): _as_numbers(score) for width, score in record.scores.items()},
+        "scores": {str(width): as_numbers(score) for width, score in record.scores.items()},
     }
     if record.simulated_seconds is not None:
         row["simulated_seconds"] = round(record.simulated_seconds, 6)
@@ -168,7 +168,8 @@ def as_row(record: RoundRecord, stage: int) -> dict[str, Any]:
     return {**row, "engine": record.engine} if record.engine else row
 
 
-def _as_numbers(score: Score) -> dict[str, float]:
+def as_numbers(score: Score) -> dict[str, float]:
+    """Return a score as plain data."""
     return {"loss": score.loss, "accuracy": score.accuracy, "perplexity": score.perplexity}
 
 
@@ -222,7 +223,7 @@ def _client_scores(federation: Federation, tested: Mapping[Width, Any]) -> dict[
         mine = (owners == client).numpy()
         if fitting and tested[max(fitting)].count[mine].any():
             score = tested[max(fitting)].score(mine)
-            row |= {"width": str(max(fitting)), "count": score.count, **_as_numbers(score)}
+            row |= {"width": str(max(fitting)), "count": score.count, **as_numbers(score)}
         scores[str(client)] = row
     return scores
 

@@ -1,5 +1,6 @@
 """The run folder: configuration, environment, metrics, checkpoint. Figures are made from such folders alone."""
 
+import gzip
 import json
 import os
 import platform
@@ -92,10 +93,21 @@ class RunFolder:
             draft.write_text(json.dumps(value, indent=2, default=str) + "\n")
             os.replace(draft, self.path / name)
 
+    def has(self, name: str) -> bool:
+        """Say whether the folder has a file, as it is or packed."""
+        return (self.path / name).exists() or (self.path / f"{name}.gz").exists()
+
+    def _text(self, name: str) -> str:
+        """Read a file as it is or, in a folder of results that was made small, unpack it."""
+        packed = self.path / f"{name}.gz"
+        if packed.exists() and not (self.path / name).exists():
+            return gzip.decompress(packed.read_bytes()).decode()
+        return (self.path / name).read_text()
+
     def read_json(self, name: str) -> Any:
         """Read a JSON file of the folder."""
         try:
-            return json.loads((self.path / name).read_text())
+            return json.loads(self._text(name))
         except FileNotFoundError:
             raise ValueError(f"{self.path}: there is no {name}; is this the folder of a run?") from None
         except (OSError, json.JSONDecodeError) as error:
@@ -129,7 +141,7 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """Return all whole rows."""
         try:
-            lines = (self.path / "metrics.jsonl").read_text().splitlines(keepends=True)
+            lines = self._text("metrics.jsonl").splitlines(keepends=True)
         except FileNotFoundError:  # killed before the first row
             return []
         except OSError as error:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -78,26 +78,41 @@ def fit(
     sampled = model.space if space is None else as_space(space)
     stepper = SlicedOptimizer(model, optimizer)
     scheduler = schedule(stepper.full) if schedule else None
-    model.train()
     history: list[Epoch] = []
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
     with Progress(*columns, disable=not progress) as bar, torch.random.fork_rng():
         task = bar.add_task("epochs", total=epochs, note="")
         for index in range(epochs):
-            lr = stepper.full.param_groups[0]["lr"]
-            loss, steps = _epoch(model, stepper, objective or plain(), batches, sampled, derive(seed, "epoch", index))
-            if not any(steps.values()):
-                used_up = "; an iterator is used up after one pass: give a list or a DataLoader" if index else ""
-                raise ValueError(f"batches: there is nothing to train on in epoch {index + 1}{used_up}")
+            epoch = train_epoch(model, stepper, batches, index=index, objective=objective, space=sampled, seed=seed)
             if scheduler:
                 scheduler.step()
-            scores = evaluate(model, test) if test is not None else {}
-            history.append(Epoch(index, loss, lr, steps, scores))
+            history.append(replace(epoch, scores=evaluate(model, test) if test is not None else {}))
             if on_epoch:
                 on_epoch(history[-1])
             bar.update(task, advance=1, note=_note(history[-1]))
     model.sync()
     return history
+
+
+def train_epoch(
+    model: ElasticModel,
+    stepper: SlicedOptimizer,
+    batches: Batches,
+    *,
+    index: int,
+    objective: Objective | None = None,
+    space: WidthSpace | Iterable[WidthLike] | None = None,
+    seed: int = 0,
+) -> Epoch:
+    """Go once through the batches, as `fit` does in the epoch of this index; torch's global generator is seeded."""
+    sampled = model.space if space is None else as_space(space)
+    lr = stepper.full.param_groups[0]["lr"]
+    model.train()
+    loss, steps = _epoch(model, stepper, objective or plain(), batches, sampled, derive(seed, "epoch", index))
+    if not any(steps.values()):
+        used_up = "; an iterator is used up after one pass: give a list or a DataLoader" if index else ""
+        raise ValueError(f"batches: there is nothing to train on in epoch {index + 1}{used_up}")
+    return Epoch(index, loss, lr, steps)
 
 
 def _epoch(

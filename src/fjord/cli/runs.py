@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fjord.cli import alone
 from fjord.cli.display import Display, results_table, spent, warnings_of
 from fjord.cli.engines import ENGINES, Where
-from fjord.experiment import Experiment
+from fjord.experiment import Experiment, settings_of
 from fjord.methods import METHODS
-from fjord.recipes import theorem1
+from fjord.recipes import central, theorem1
 from fjord.recipes.find import RECIPES, apply_settings, find_recipe, lasting, lasting_setting
 from fjord.runs import RunExists, RunFolder
 
@@ -46,11 +47,14 @@ def run(
         if output is not None or recipe != "demo":
             raise ValueError("--resume goes on in its own folder with its own recipe: give no recipe and no --output")
         known = RunFolder(resume).config.get("recipe", {})
+        if known == "theorem1":
+            alone.resume_theorem1(resume)
+            return
         if "name" not in known:
             raise ValueError(f"{resume}: was started from Python; go on with fjord.run(..., resume=True)")
         recipe, chosen = known["name"], [*known["set"], *chosen]
-    if recipe == "theorem1" or recipe in theorem1.RECIPES:
-        _theorem1(recipe, chosen, output or Path("runs"))
+    if alone.is_alone(recipe):
+        alone.run(recipe, chosen, output, resume, page)
         return
     chosen = [lasting_setting(setting) for setting in chosen]
     experiment = apply_settings(find_recipe(recipe)(), chosen)
@@ -93,35 +97,13 @@ def _page(runs: list[RunFolder], target: Path, reach: Sequence[str] = ()) -> Non
     out.print(f"Page: {page.write(runs, target, reach)}", markup=False, soft_wrap=True)
 
 
-def _theorem1(recipe: str, settings: list[str], output: Path) -> None:
-    from fjord.report import theorem1 as figure
-
-    names = [name for name in theorem1.RECIPES if name == recipe or name.startswith(f"{recipe}.")]
-    if not names:
-        raise ValueError(f"recipe {recipe!r} is unknown; known: theorem1, {', '.join(theorem1.RECIPES)}")
-    wrong = [s for s in settings if not s.startswith("seed=") or not s[5:].isdigit()]
-    if wrong:
-        raise ValueError(f"--set {wrong[0]}: {recipe} has one setting, seed, a whole number")
-    seed = int(settings[-1][5:]) if settings else 0
-    done: list[RunFolder] = []
-    for name in names:
-        with out.status(f"{name} ..."):
-            folder = RunFolder.free(output / name / str(seed))
-            done.append(theorem1.run(replace(theorem1.RECIPES[name](), seed=seed), folder))
-    table = Table("rank k", *names, title="Relative distance to the best rank-k approximation")
-    for k, row in enumerate(zip(*(r.metrics()[-1]["distance"] for r in done), strict=True)):
-        table.add_row(str(k + 1), *(f"{value:.2%}" for value in row))
-    out.print(table)
-    out.print(f"Figure: {figure.draw(done, output / f'{recipe}-seed{seed}.png')}", markup=False, soft_wrap=True)
-
-
 def list_recipes() -> None:
     """List the recipes that can be run, and the methods they can be run with."""
     table = Table("recipe", "what it is")
     for name, recipe in RECIPES.items():
         table.add_row(name, _first_line(recipe))
     table.add_row("theorem1", "Ordered Dropout recovers the SVD: both settings below, with a figure")
-    for name, setting in theorem1.RECIPES.items():
+    for name, setting in {**theorem1.RECIPES, **central.RECIPES}.items():
         table.add_row(name, _first_line(setting))
     out.print(table)
     methods = Table("--set method=", "what it is")
@@ -139,6 +121,8 @@ def show(recipe: Recipe, settings: Settings = None) -> None:
     """Print all settings of a recipe."""
     if recipe in theorem1.RECIPES:
         config = asdict(theorem1.RECIPES[recipe]())
+    elif recipe in central.RECIPES:
+        config = settings_of(apply_settings(central.RECIPES[recipe](), settings or []))
     else:
         config = apply_settings(find_recipe(recipe)(), settings or []).config()
     table = Table("setting", "value", title=recipe)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from fjord.experiment import Experiment, set_field
+from fjord.experiment import Experiment, Setting, set_field
 from fjord.recipes import paper
 from fjord.recipes.demo import demo
 
@@ -75,8 +75,8 @@ def _made(name: str, function: Callable[[], Any]) -> Experiment:
     return experiment
 
 
-def apply_settings(experiment: Experiment, settings: Iterable[str]) -> Experiment:
-    """Return the experiment with `key=value` settings."""
+def apply_settings(experiment: Setting, settings: Iterable[str]) -> Setting:
+    """Return an experiment, or training on one place, with `key=value` settings."""
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:

@@ -106,9 +106,16 @@ def steps(setting: Theorem1) -> Iterator[tuple[int, list[float]]]:
             yield step, distances(model, matrix)
 
 
-def run(setting: Theorem1, folder: Path) -> RunFolder:
-    """Run the experiment into a folder."""
-    result = RunFolder.create(folder, {"recipe": "theorem1", **asdict(setting)})
+def run(setting: Theorem1, folder: Path, *, resume: bool = False) -> RunFolder:
+    """Run the experiment into a folder; with `resume` again from its start, as it is short."""
+    config = {"recipe": "theorem1", **asdict(setting)}
+    if resume:
+        result = RunFolder(folder)
+        if result.config != config:
+            raise ValueError(f"{folder}: was begun with other settings; run it into a new folder")
+        result.keep_rows(lambda row: False)
+    else:
+        result = RunFolder.create(folder, config)
     result.append({"step": step, "distance": found} for step, found in steps(setting))
     return result
 

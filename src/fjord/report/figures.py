@@ -124,21 +124,26 @@ def lines(name: str, series: Sequence[Series], axes: Axes, ticks: Mapping[Any, s
     """Draw lines with a band, or with bars where ticks name the few places there are, of one deviation."""
     drawn: list[str] = []
     with _panel(name, drawn) as panel:
-        for i, one in enumerate(series):
-            # Few places: shifted a little so that error bars of different groups do not hide each other.
-            shift = (i - (len(series) - 1) / 2) * 0.012 if ticks else 0.0
-            _line(panel, one, shift, bars=ticks is not None)
-        means = [stat.mean for one in series for stat in one.points.values()]
-        if axes.may_be_log and min(means) > 0 and max(means) > 20 * min(means):
-            panel.set_yscale("log")
-        _finish(panel, axes)
-        if ticks:
-            panel.set_xticks([float(place) for place in ticks], ticks.values())
-            if len(series) == 1:
-                _write_values(panel, series[0], axes)
-        else:
-            panel.xaxis.get_major_locator().set_params(integer=axes.whole, nbins=6)
+        plot(panel, series, axes, ticks)
     return drawn[0]
+
+
+def plot(panel: Any, series: Sequence[Series], axes: Axes, ticks: Mapping[Any, str] | None = None) -> None:
+    """Draw lines into matplotlib's axes."""
+    for i, one in enumerate(series):
+        # Few places: shifted a little so that error bars of different groups do not hide each other.
+        shift = (i - (len(series) - 1) / 2) * 0.012 if ticks else 0.0
+        _line(panel, one, shift, bars=ticks is not None)
+    means = [stat.mean for one in series for stat in one.points.values()]
+    if axes.may_be_log and min(means) > 0 and max(means) > 20 * min(means):
+        panel.set_yscale("log")
+    _finish(panel, axes)
+    if ticks:
+        panel.set_xticks([float(place) for place in ticks], ticks.values())
+        if len(series) == 1:
+            _write_values(panel, series[0], axes)
+    else:
+        panel.xaxis.get_major_locator().set_params(integer=axes.whole, nbins=6)
 
 
 def _line(panel: Any, one: Series, shift: float, *, bars: bool) -> None:

@@ -35,7 +35,7 @@ class Run:
         if missing:
             raise ValueError(f"{folder.path}: is not the run of a federated experiment, it has no {missing[0]!r}")
         rows = folder.metrics()
-        tested = (folder.path / "clients.json").exists()
+        tested = folder.has("clients.json")
         clients = folder.read_json("clients.json") if tested else {}
         return cls(folder.path, config, folder.env, rows, clients, tested and _finished(config, rows))
 
@@ -76,7 +76,7 @@ class Group:
     @property
     def settings(self) -> dict[str, str]:
         """What all runs of the group have in common, as text."""
-        return _flat(_fixed(self.all_runs[0].config))
+        return _flat(fixed(self.all_runs[0].config))
 
     @property
     def seeds(self) -> str:
@@ -108,7 +108,7 @@ def grouped(folders: Iterable[RunFolder]) -> list[Group]:
     parts: dict[str, list[Run]] = {}
     for folder in distinct.values():
         run = Run.read(folder)
-        parts.setdefault(json.dumps(_fixed(run.config), sort_keys=True), []).append(run)
+        parts.setdefault(json.dumps(fixed(run.config), sort_keys=True), []).append(run)
     names = _names([runs[0].config for runs in parts.values()])
     return [
         Group(name, tuple(sorted(runs, key=lambda run: (run.config["seed"], str(run.path)))))
@@ -127,7 +127,7 @@ def listed(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(map(str, values)))
 
 
-def _fixed(config: Config) -> Config:
+def fixed(config: Config) -> Config:
     """Return what tells groups apart; a setting that is null is one that an older run did not have yet."""
     return {key: value for key, value in config.items() if key not in FREE and value is not None}
 
@@ -148,8 +148,8 @@ def _names(configs: list[Config]) -> list[str]:
     several = len({config["name"] for config in configs}) > 1
     names: list[str] = []
     for config in configs:
-        peers = [_flat(_fixed(other)) for other in configs if other["method"] == config["method"]]
-        own = _flat(_fixed(config))
+        peers = [_flat(fixed(other)) for other in configs if other["method"] == config["method"]]
+        own = _flat(fixed(config))
         extra = [f"{key} {_short(own.get(key, 'unset'))}" for key in differing(peers) if key != "name"]
         title = f"{config['name']} {config['method']}" if several else str(config["method"])
         names.append(f"{title} ({', '.join(extra)})" if extra else title)

@@ -1,0 +1,1 @@
+"""Training on one place with the data of all clients."""

@@ -1,0 +1,129 @@
+"""The paper's claims, each with what the paper states and the rule by which our runs decide it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+
+from fjord.reproduce.compare import FAILS, HOLDS, MARGIN, OPEN, Difference, Found, difference, judged
+from fjord.reproduce.measured import Measured
+from fjord.width import Width
+
+Curves = Mapping[str, Measured]
+"""What there is of one task, by curve."""
+Rule = Callable[[Curves], Found]
+ONE = Width(1)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that can be true of a task or not."""
+
+    figure: str
+    name: str
+    text: str
+    curves: tuple[str, ...]
+    rule: Rule
+    paper: Mapping[str, str] = field(default_factory=dict)
+    """What the paper states, by its task."""
+
+
+def _at_widths(one: str, other: str, chosen: Callable[[Width], bool], found: Curves) -> list[Difference | None]:
+    """Compare two curves at the widths that both have."""
+    first, second = found[one].points, found[other].points
+    return [difference(str(w), first[w], second[w]) for w in first if w in second and chosen(w)]
+
+
+def above(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
+    """Demand that one curve is above another at each chosen width."""
+    return lambda found: judged(_at_widths(one, other, chosen, found), lambda d: d.above)
+
+
+def no_worse(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
+    """Demand that one curve is close to another, or above it, at each chosen width."""
+    return lambda found: judged(_at_widths(one, other, chosen, found), lambda d: d.within(MARGIN[found[other].metric]))
+
+
+def above_best(one: str, other: str) -> Rule:
+    """Demand that the full model of one curve is above the best model of another."""
+
+    def rule(found: Curves) -> Found:
+        stats = found[other].stats
+        best = max(stats, key=lambda width: stats[width].mean)
+        points = found[one].points
+        place = f"1 against {best}"
+        return judged([difference(place, points[ONE], found[other].points[best])], lambda d: d.above)
+
+    return rule
+
+
+def grows(curve: str) -> Rule:
+    """Demand that every width is above the next smaller one."""
+
+    def rule(found: Curves) -> Found:
+        pairs = pairwise(found[curve].points.items())
+        places = [difference(f"{a} to {b}", after, before) for (a, before), (b, after) in pairs]
+        return judged(places, lambda d: d.above)
+
+    return rule
+
+
+def collapses(one: str, other: str) -> Rule:
+    """Demand less than half of another's accuracy, or more than twice its perplexity, below full width."""
+
+    def rule(found: Curves) -> Found:
+        places = _at_widths(one, other, lambda w: w < 1, found)
+        reference = {str(w): stat.mean for w, stat in found[other].stats.items()}
+
+        def fine(d: Difference) -> bool:
+            level = reference[d.place]
+            return d.mean < -abs(level) / 2 if level > 0 else d.mean < -abs(level)
+
+        return judged(places, fine)
+
+    return rule
+
+
+def smoother(curves: tuple[str, ...], other: str) -> Rule:
+    """Demand a lower last test loss, and smaller steps of it over the second half, at full width."""
+
+    def rule(found: Curves) -> Found:
+        places = []
+        for name in curves:
+            for what, of in (("loss", _last), ("jitter", _jitter)):
+                label = f"{what} of {found[name].curve.label}"
+                places.append(difference(label, of(found[other]), of(found[name])))  # less of it is better
+        return judged(places, lambda d: d.above)
+
+    return rule
+
+
+def _last(measured: Measured) -> dict[int, float]:
+    curve = measured.curve_at(ONE)
+    return curve[max(curve)]
+
+
+def _jitter(measured: Measured) -> dict[int, float]:
+    """Return the mean step of the test loss from one test to the next, over the second half of the rounds."""
+    curve = [values for done, values in measured.curve_at(ONE).items() if 2 * done > measured.rounds]
+    return {
+        seed: fmean(abs(b[seed] - a[seed]) for a, b in pairwise(curve)) if len(curve) > 1 else 0.0
+        for seed in measured.runs
+    }
+
+
+def far_behind(one: str, others: tuple[str, ...], gap: float = 10.0) -> Rule:
+    """Ask whether the full model of one curve is behind the best of others by more than a gap."""
+
+    def rule(found: Curves) -> Found:
+        best = max(others, key=lambda name: found[name].stats[ONE].mean)
+        d = difference(f"1, behind {found[best].curve.label}", found[best].points[ONE], found[one].points[ONE])
+        return Found(HOLDS if d.mean > gap else FAILS, str(d)) if d else Found(OPEN, "runs are missing")
+
+    return rule
+
+
+def decide(claim: Claim, found: Curves) -> Found:
+    """Return what the runs of a task say of a claim."""
+    missing = [name for name in claim.curves if name not in found]
+    return Found(OPEN, f"there is no finished run of {', '.join(missing)}") if missing else claim.rule(found)

@@ -1,0 +1,116 @@
+"""The curves of the paper: each is a recipe with settings, and one run folder for each seed, shared between figures."""
+
+from dataclasses import dataclass
+
+from fjord.reproduce.scales import Scale
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model with its data, under which curves are kept: RUNS/TASK/CURVE/SEED."""
+
+    name: str
+    title: str
+    recipe: str
+    settings: tuple[str, ...] = ()
+    central: str = ""
+    """The recipe of training on one place with the same data."""
+    column: str = ""
+    """Which of the paper's three tasks it stands for."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a figure."""
+
+    name: str
+    label: str
+    settings: tuple[str, ...] = ()
+    alone: bool = False
+    """Whether it is trained on one place."""
+    reads: str = "scores"
+    """scores, or random: those of random units that a run of single models has beside its own."""
+
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("cifar10", "ResNet18, CIFAR10", "cifar10", (), "cifar10-central", "cifar10"),
+        Task("femnist", "CNN, FEMNIST", "femnist", (), "femnist-central", "femnist"),
+        Task("femnist-digits", "CNN, digits of FEMNIST", "femnist-digits", (), "femnist-digits-central", "femnist"),
+        Task(
+            "emnist-skewed",
+            "CNN, EMNIST (Dirichlet 0.5)",
+            "emnist-skewed",
+            (),
+            "emnist-central",
+            "femnist",
+        ),
+        Task("shakespeare", "RNN, Shakespeare", "shakespeare", (), "shakespeare-central", "shakespeare"),
+        Task("emnist-iid", "CNN, EMNIST, IID", "emnist-skewed", ("data.partition=iid",)),
+        Task("emnist-dirichlet-0.1", "CNN, EMNIST, Dirichlet 0.1", "emnist-skewed", ("data.partition=dirichlet-0.1",)),
+        Task("cifar10-dirichlet-0.5", "ResNet18, CIFAR10, Dirichlet 0.5", "cifar10", ("data.partition=dirichlet-0.5",)),
+        Task("cifar10-dirichlet-0.1", "ResNet18, CIFAR10, Dirichlet 0.1", "cifar10", ("data.partition=dirichlet-0.1",)),
+    )
+}
+CURVES: dict[str, Curve] = {
+    curve.name: curve
+    for curve in (
+        Curve("fjord-kd", "FjORD w/ KD", ("method=fjord-kd",)),
+        Curve("fjord", "FjORD", ("method=fjord",)),
+        Curve("efd", "eFD", ("method=efd",)),
+        Curve("fjord-efd", "FjORD w/ eFD", ("method=fjord-efd",)),
+        Curve("fd", "FD", ("method=fd",)),
+        Curve(
+            "fjord-kd-u10",
+            "FjORD w/ KD, uniform-10",
+            ("method=fjord-kd", "widths=uniform-10", "tiers=uniform-10"),
+        ),
+        Curve("fjord-kd-ds05", "FjORD w/ KD, drop scale 0.5", ("method=fjord-kd", "drop_scale=1/2")),
+        Curve("heterofl", "HeteroFL", ("method=heterofl",)),
+        Curve("fedrolex", "FedRolex", ("method=fedrolex",)),
+        Curve("exclusive-small", "exclusive small model", ("method=exclusive-small",)),
+        Curve("drop-low-tier", "drop low tiers", ("method=drop-low-tier",)),
+        Curve("fedavg", "FedAvg (ignores ceilings)", ("method=fedavg",)),
+        Curve("od", "OD", ("method=od",), alone=True),
+        Curve("od-kd", "OD w/ KD", ("method=od-kd",), alone=True),
+        Curve("single", "single models", ("method=single",), alone=True),
+        Curve("random", "SM1 w/ random dropout", ("method=single",), alone=True, reads="random"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a curve of a task with one seed."""
+
+    place: str
+    """Its folder under RUNS, without the seed."""
+    recipe: str
+    settings: tuple[str, ...]
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The run's folder under RUNS."""
+        return f"{self.place}/{self.seed}"
+
+    @property
+    def all_settings(self) -> list[str]:
+        """All that is set, in the order in which it is."""
+        return [*self.settings, f"seed={self.seed}"]
+
+
+def place(task: Task, curve: Curve) -> str:
+    """Return the folder of a curve's runs under RUNS."""
+    if curve.alone:
+        return f"{task.central}/{'single' if curve.reads == 'random' else curve.name}"
+    return f"{task.name}/{curve.name}"
+
+
+def job(task: Task, curve: Curve, scale: Scale, seed: int) -> Job:
+    """Return the run of one seed at a scale."""
+    reduced = scale.of(task.central if curve.alone else task.name).settings
+    if curve.alone:
+        return Job(place(task, curve), task.central, (*reduced, *curve.settings), seed)
+    return Job(place(task, curve), task.recipe, (*task.settings, *reduced, *curve.settings, "workers=1"), seed)

@@ -1,0 +1,71 @@
+"""What is there of a run already: nothing, a part, or all of it; a folder with other settings is refused by name."""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fjord.experiment import Experiment
+from fjord.recipes import central, theorem1
+from fjord.recipes.find import apply_settings, find_recipe
+from fjord.report.groups import FREE, Run
+from fjord.reproduce.curves import Job
+from fjord.runs import RunFolder
+
+ABSENT = object()
+
+
+def state(job: Job, runs: Path) -> str:
+    """Say whether a run is missing, unfinished or finished."""
+    folder = RunFolder(runs / job.name)
+    if not (folder.path / "config.json").exists():
+        return "missing"
+    _demand_settings(job, folder)
+    if job.recipe in theorem1.RECIPES:
+        rows = folder.metrics()
+        return "finished" if rows and rows[-1]["step"] == folder.config["steps"] else "unfinished"
+    return "finished" if Run.read(folder).finished else "unfinished"
+
+
+def rows_done(job: Job, runs: Path) -> tuple[int, int | None]:
+    """Return how many rows of metrics a run has, and how many it will have if that is known."""
+    folder = RunFolder(runs / job.name)
+    if not (folder.path / "config.json").exists():
+        return 0, None
+    config, file = folder.config, folder.path / "metrics.jsonl"
+    if job.recipe in theorem1.RECIPES:
+        total = config["steps"] // config["log_every"] + 1
+    else:
+        total = config["num_rounds"] * len(config.get("targets", [1]))
+    return file.read_bytes().count(b"\n") if file.exists() else 0, total
+
+
+def wanted(job: Job) -> dict[str, Any]:
+    """Return the configuration that a run of this job has."""
+    if job.recipe in theorem1.RECIPES:
+        return asdict(replace(theorem1.RECIPES[job.recipe](), seed=job.seed))
+    if job.recipe in central.RECIPES:
+        return apply_settings(central.RECIPES[job.recipe](), job.all_settings).config()
+    return apply_settings(find_recipe(job.recipe)(), job.all_settings).config()
+
+
+def _demand_settings(job: Job, folder: RunFolder) -> None:
+    """Refuse another experiment; a setting that is younger than the run had its default value then."""
+    old, new = folder.config, wanted(job)
+    defaults = {f.name: _default(f) for f in fields(Experiment)}
+    for key in sorted(new.keys() - (FREE - {"seed"})):
+        young = key not in old and key in defaults and str(defaults[key]) == str(new[key])
+        if not young and not _same(old.get(key, ABSENT), new[key]):
+            was = f"{folder.path}: was run with {key}={old.get(key)}"
+            raise ValueError(f"{was}, here it is {new[key]}; name another folder by --runs")
+
+
+def _default(field: "Field[Any]") -> Any:
+    return field.default if field.default is not MISSING else ABSENT
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Compare settings; an option of the data that is younger than the run does not count."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return all(new.get(key) == value for key, value in old.items())
+    return bool(old == new)

@@ -1,0 +1,113 @@
+"""What the finished runs of a curve came to, in points of which more is better: per cent, or negative perplexity."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fjord.report import numbers
+from fjord.report.groups import Run, fixed, listed
+from fjord.report.numbers import Stat
+from fjord.reproduce.curves import Curve, Task, place
+from fjord.runs import RunFolder
+from fjord.width import Width
+
+Points = Mapping[Width, Mapping[int, float]]
+"""By width, then by seed."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A curve of a task, over the seeds that are finished."""
+
+    task: Task
+    curve: Curve
+    runs: Mapping[int, Run]
+    """By seed."""
+
+    @property
+    def metric(self) -> str:
+        """What is scored: accuracy or perplexity."""
+        return str(next(iter(self.runs.values())).config["metric"])
+
+    @property
+    def points(self) -> Points:
+        """The last scores."""
+        by_seed = {seed: self._scores(run) for seed, run in self.runs.items()}
+        widths = sorted({width for scores in by_seed.values() for width in scores})
+        return {w: {seed: scores[w] for seed, scores in by_seed.items() if w in scores} for w in widths}
+
+    def _scores(self, run: Run) -> dict[Width, float]:
+        if self.curve.reads == "random":
+            return {Width(w): _random(draws, self.metric) for w, draws in run.rows[-1]["random"].items()}
+        return {width: as_points(score, self.metric) for width, score in numbers.final_scores(run, self.metric).items()}
+
+    @property
+    def stats(self) -> dict[Width, Stat]:
+        """Mean and deviation over seeds at each width."""
+        found = {width: numbers.stat(values.values()) for width, values in self.points.items()}
+        return {width: stat for width, stat in found.items() if stat}
+
+    def curve_at(self, width: Width, metric: str = "loss") -> dict[int, dict[int, float]]:
+        """Return a test score by the number of rounds done, then by seed."""
+        found: dict[int, dict[int, float]] = {}
+        for seed, run in self.runs.items():
+            for done, value in numbers.score_curve(run, metric, width).items():
+                found.setdefault(done, {})[seed] = value
+        return dict(sorted(found.items()))
+
+    @property
+    def folders(self) -> str:
+        """The run folders under RUNS, as text."""
+        return folder_text(place(self.task, self.curve), self.runs)
+
+    @property
+    def rounds(self) -> int:
+        """The rounds, or epochs, of a model."""
+        return int(next(iter(self.runs.values())).config["num_rounds"])
+
+    @property
+    def commits(self) -> str:
+        """The commits the runs were made from."""
+        return listed(run.env.get("commit", "unknown") for run in self.runs.values())
+
+
+def folder_text(place: str, seeds: Mapping[int, Any] | list[int]) -> str:
+    """Return the folders of some seeds as one text.
+
+    >>> folder_text("cifar10/fjord", [0, 2]), folder_text("cifar10/fjord", [1])
+    ('cifar10/fjord/{0,2}', 'cifar10/fjord/1')
+    """
+    names = ",".join(map(str, seeds))
+    return f"{place}/{{{names}}}" if len(seeds) > 1 else f"{place}/{names}"
+
+
+def as_points(score: float, metric: str) -> float:
+    """Return a score in points, of which more is better."""
+    return 100 * score if metric == "accuracy" else -score
+
+
+def _random(draws: Mapping[str, list[float]], metric: str) -> float:
+    """Return the mean over submodels of random units; of perplexities the geometric one."""
+    score = fmean(draws["accuracy"]) if metric == "accuracy" else math.exp(min(fmean(draws["loss"]), 700.0))
+    return as_points(score, metric)
+
+
+def measure(task: Task, curve: Curve, runs: Path) -> tuple[Measured | None, list[str]]:
+    """Read the runs of a curve: the finished ones, whose settings must be the same, and how far the others are."""
+    read = [Run.read(RunFolder(path)) for path in _seeds(runs / place(task, curve))]
+    left = [f"{place(task, curve)}/{run.path.name}: {run.progress}" for run in read if not run.finished]
+    done = {int(run.config["seed"]): run for run in read if run.finished}
+    settings = {json.dumps(fixed(run.config), sort_keys=True): run.path for run in done.values()}
+    if len(settings) > 1:
+        names = " and ".join(map(str, list(settings.values())[:2]))
+        raise ValueError(f"{names}: differ in more than their seed; move one away")
+    return (Measured(task, curve, dict(sorted(done.items()))) if done else None), left
+
+
+def _seeds(folder: Path) -> list[Path]:
+    found = [path.parent for path in folder.glob("*/config.json") if path.parent.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.name))

@@ -1,0 +1,48 @@
+"""Copies finished runs without their weights, small enough to be kept beside the code."""
+
+import gzip
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from fjord.reproduce.curves import CURVES, TASKS, place
+from fjord.reproduce.exact import svd_runs
+from fjord.reproduce.measured import measure
+
+PLAIN, PACKED = ("config.json", "env.json"), ("metrics.jsonl", "clients.json")
+
+
+def finished(runs: Path) -> Iterator[Path]:
+    """Yield the folders, under RUNS, of all runs of known curves that are finished."""
+    for task in TASKS.values():
+        for curve in CURVES.values():
+            if curve.reads == "scores" and (not curve.alone or task.central):
+                found, _ = measure(task, curve, runs)
+                yield from (Path(place(task, curve)) / str(seed) for seed in (found.runs if found else ()))
+    for name in ("paper", "decaying"):
+        yield from (Path("theorem1") / name / str(seed) for seed in svd_runs(runs, name))
+    if (runs / "table1b" / "0" / "config.json").exists():
+        yield Path("table1b/0")
+
+
+def pack(runs: Path, target: Path) -> int:
+    """Copy them: settings as they are, metrics and client scores packed, bit for bit; return the bytes written."""
+    size = 0
+    for name in finished(runs):
+        source, place = runs / name, target / name
+        place.mkdir(parents=True, exist_ok=True)
+        for file in PLAIN:
+            shutil.copyfile(source / file, place / file)
+        for file in PACKED:
+            _pack(source, place, file)
+        size += sum(path.stat().st_size for path in place.iterdir())
+    return size
+
+
+def _pack(source: Path, place: Path, file: str) -> None:
+    """Pack one file; what is packed already is copied as it is."""
+    if (source / file).exists():
+        # Without a time in it, the same run gives the same bytes.
+        (place / f"{file}.gz").write_bytes(gzip.compress((source / file).read_bytes(), mtime=0))
+    elif (source / f"{file}.gz").exists():
+        shutil.copyfile(source / f"{file}.gz", place / f"{file}.gz")

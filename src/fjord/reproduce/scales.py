@@ -1,0 +1,62 @@
+"""How much of the paper's work is done: all of it, or what a laptop does in an evening."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+PAPER_SEEDS = (0, 1, 2)
+"""The paper reports the mean and deviation of three runs."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What is changed in a task's recipe, and how often it is run."""
+
+    settings: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = PAPER_SEEDS
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Reductions by task; a task that is not named is run as the paper's appendix says."""
+
+    name: str
+    tasks: tuple[str, ...]
+    """The paper's three tasks at this scale."""
+    reductions: Mapping[str, Reduction] = field(default_factory=dict)
+
+    def of(self, task: str) -> Reduction:
+        """Return what is changed for a task."""
+        return self.reductions.get(task, Reduction())
+
+
+ROUNDS_100 = Reduction(("num_rounds=100",), (0,))
+LAPTOP: dict[str, Reduction] = {
+    "cifar10": ROUNDS_100,
+    "cifar10-dirichlet-0.5": ROUNDS_100,
+    "cifar10-dirichlet-0.1": ROUNDS_100,
+    "cifar10-central": Reduction(
+        ("epochs=4", "max_examples=5000", "batch_size=32", "max_test=2000", "eval_every=4"), (0,)
+    ),
+    "emnist-central": Reduction(("epochs=10",)),
+    "shakespeare-central": Reduction(("epochs=8",), (0,)),
+}
+SCALES: dict[str, Scale] = {
+    "paper": Scale("paper", ("cifar10", "femnist", "shakespeare")),
+    "laptop": Scale("laptop", ("cifar10", "emnist-skewed", "shakespeare"), LAPTOP),
+}
+
+
+def find_scale(name: str) -> Scale:
+    """Return a scale by name."""
+    if name not in SCALES:
+        raise ValueError(f"--scale {name}: allowed are {', '.join(SCALES)}")
+    return SCALES[name]
+
+
+def table(scale: Scale) -> str:
+    """Return a scale's reductions as a Markdown table."""
+    lines = [f"| {scale.name} | changed | seeds |", "|---|---|---|"]
+    for task, reduction in scale.reductions.items():
+        changed = ", ".join(f"`{setting}`" for setting in reduction.settings)
+        lines.append(f"| {task} | {changed} | {', '.join(map(str, reduction.seeds))} |")
+    return "\n".join(lines)

@@ -1,0 +1,171 @@
+"""A figure made from run folders: panels to draw, tables of numbers that name their folders, verdicts on claims."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fjord.report.figures import Axes, Series, group_styles
+from fjord.report.groups import listed
+from fjord.report.numbers import Stat, stat
+from fjord.report.panels import Panel
+from fjord.reproduce.claims import ONE, decide
+from fjord.reproduce.costs import KINDS, Matched, matched
+from fjord.reproduce.curves import Task
+from fjord.reproduce.figures import Figure
+from fjord.reproduce.measured import Measured, measure
+from fjord.reproduce.stated import CLAIMS
+from fjord.width import Width
+
+NONE = "\N{EN DASH}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers; the last column names the run folders that each row is made of."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the runs of one task say of a claim."""
+
+    claim: str
+    text: str
+    task: str
+    paper: str
+    verdict: str
+    details: str
+    folders: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """All there is to say of a figure."""
+
+    figure: Figure
+    found: tuple[Measured, ...] = ()
+    tables: tuple[Table, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    unfinished: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from: recipes, seeds and commits."""
+        recipes = listed(one.task.central if one.curve.alone else one.task.recipe for one in self.found)
+        seeds = listed(sorted({seed for one in self.found for seed in one.runs}))
+        return f"recipe {recipes} · seeds {seeds} · commit {listed(one.commits for one in self.found)}"
+
+
+def section(figure: Figure, runs: Path) -> Section:
+    """Make the section of a figure from the finished runs there are."""
+    read = {task: [measure(task, curve, runs) for curve in figure.lines()] for task in figure.candidates()}
+    parts = {task: [one for one, _ in pairs if one] for task, pairs in read.items()}
+    parts = {task: found for task, found in parts.items() if found}
+    make = by_round if figure.kind == "by-round" else by_width
+    return Section(
+        figure,
+        tuple(one for found in parts.values() for one in found),
+        tuple(table for task, found in parts.items() for table in tables(figure, task, found)),
+        tuple(verdicts(figure, parts)),
+        tuple(make(task, found) for task, found in parts.items()),
+        tuple(text for pairs in read.values() for _, left in pairs for text in left),
+    )
+
+
+def verdicts(figure: Figure, parts: Mapping[Task, list[Measured]]) -> Iterator[Verdict]:
+    """Yield what the runs say of each claim of a figure, task by task."""
+    for claim in (claim for claim in CLAIMS if claim.figure == figure.name):
+        for task, measured in parts.items():
+            if figure.name == "beyond" and task.name.endswith(("iid", "cifar10")):
+                continue  # what was reported elsewhere is of skewed clients
+            found = {one.curve.name: one for one in measured if one.curve.name in claim.curves}
+            said, paper = decide(claim, found), claim.paper.get(task.column, NONE)
+            folders = ", ".join(dict.fromkeys(one.folders for one in found.values()))
+            yield Verdict(claim.name, claim.text, task.name, paper, said.verdict, said.details, folders)
+
+
+def by_width(task: Task, found: list[Measured]) -> Panel:
+    """Return performance against width."""
+    styles = group_styles(len(found))
+    series = tuple(Series(_label(one), style, one.stats) for one, style in zip(found, styles, strict=True))
+    widths = sorted({width for one in series for width in one.points})
+    ticks = {w: f"{float(w):g}" for w in widths}
+    return Panel(_title(task, found), series, Axes("width p", unit(found[0]), "{:.4g}".format), ticks)
+
+
+def by_round(task: Task, found: list[Measured]) -> Panel:
+    """Return the test loss at full width against rounds."""
+    styles = group_styles(len(found))
+    series = tuple(
+        Series(_label(one), style, _stats(one.curve_at(ONE))) for one, style in zip(found, styles, strict=True)
+    )
+    axes = Axes("rounds", "test loss at full width", "{:.3g}".format)
+    return Panel(_title(task, found), tuple(one for one in series if one.points), axes)
+
+
+def _stats(values: dict[int, dict[int, float]]) -> dict[int, Stat]:
+    return {place: one for place, by_seed in values.items() if (one := stat(by_seed.values()))}
+
+
+def _title(task: Task, found: list[Measured]) -> str:
+    rounds = listed(one.rounds for one in found)
+    return f"{task.title} ({rounds} {'epochs' if found[0].curve.alone else 'rounds'})"
+
+
+def _label(one: Measured) -> str:
+    return f"{one.curve.label} (n={len(one.runs)})"
+
+
+def unit(one: Measured) -> str:
+    """Return what the points of a curve are."""
+    return "accuracy (%)" if one.metric == "accuracy" else "negative perplexity"
+
+
+def tables(figure: Figure, task: Task, found: list[Measured]) -> list[Table]:
+    """Return the numbers of one task."""
+    made = [_by_width(task, found)]
+    if figure.kind == "by-round":
+        made = [_by_round(task, found)]
+    if figure.kind == "costs":
+        made.append(_costs(task, matched(found)))
+    return made
+
+
+def _by_width(task: Task, found: list[Measured]) -> Table:
+    widths: list[Width] = sorted({width for one in found for width in one.stats})
+    rows = [
+        [one.curve.label, str(len(one.runs)), *(shown(one.stats.get(w)) for w in widths), one.folders] for one in found
+    ]
+    return Table(f"{_title(task, found)}: {unit(found[0])}", ["", "seeds", *(f"p = {w}" for w in widths), "runs"], rows)
+
+
+def _by_round(task: Task, found: list[Measured]) -> Table:
+    rows = []
+    for one in found:
+        curve = _stats(one.curve_at(ONE))
+        marks = [min(curve, key=lambda done: abs(done - share * one.rounds)) for share in (0.25, 0.5, 1)]
+        rows.append([one.curve.label, str(len(one.runs)), *(shown(curve[mark], 3) for mark in marks), one.folders])
+    head = ["", "seeds", "after 1/4 of the rounds", "after 1/2", "at the end", "runs"]
+    return Table(f"{_title(task, found)}: test loss at full width", head, rows)
+
+
+def _costs(task: Task, found: list[Matched]) -> Table:
+    rows = []
+    for one in found:
+        spent = [f"{one.total['MACs'] / 1e9:,.1f} G", f"{one.total['bytes'] / 1e6:,.1f} MB"]
+        equal = [shown(one.at_equal[kind]) for kind in KINDS]
+        name = one.measured.curve.label
+        rows.append([name, str(one.width), *spent, shown(one.final), *equal, one.measured.folders])
+    head = ["", "its widest model", "MACs spent", "bytes sent", "at the end", "at equal MACs", "at equal bytes", "runs"]
+    return Table(f"{task.title}: the widest model of each method at equal cost, all clients together", head, rows)
+
+
+def shown(value: Stat | None, digits: int = 2) -> str:
+    """Return mean and deviation as people read them."""
+    if value is None:
+        return NONE
+    return f"{value.mean:.{digits}f}" + ("" if value.sd is None else f" ± {value.sd:.{digits}f}")
