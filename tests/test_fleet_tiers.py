@@ -57,7 +57,8 @@ def test_measured_profiles_become_tiers_that_a_run_reads(tmp_path):
         1,
         *map(Fraction, ("3/5", "2/5", "2/5", "1/5")),
     ]
-    assert fjord.read_ceilings(tmp_path / "ceilings.csv", 7).ceilings[4:] == [Fraction(1, 5), 1, Fraction(3, 5)]
+    dealt = Counter(map(str, fjord.read_ceilings(tmp_path / "ceilings.csv", 7).ceilings))
+    assert dealt == {"1": 2, "3/5": 2, "2/5": 2, "1/5": 1}
     few = group(read_fleet([path]), Budget(deadline=10.0, examples=100), 2)
     assert few.tiers == (Fraction(1, 5), Fraction(2, 5))
     assert [few.in_tier(tier) for tier in few.tiers] == [1, 4]

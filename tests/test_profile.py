@@ -189,7 +189,7 @@ def test_the_peak_is_what_was_taken_whatever_was_freed_before(before):
         return {"growth": peak.growth(), "held": len(held)}
 
     found = in_child(work)["growth"]
-    assert 35 * 2**20 <= found <= 38 * 2**20
+    assert 34.5 * 2**20 <= found <= 38 * 2**20
 
 
 def fails(error):
@@ -236,8 +236,8 @@ def test_a_profile_tells_what_a_client_of_each_ceiling_is_sent_and_computes():
 
 @LINUX
 def test_measured_memory_holds_at_least_slice_gradients_and_activations():
-    wide = nn.Sequential(nn.Linear(256, 2000), nn.ReLU(), nn.Linear(2000, 2000), nn.ReLU(), nn.Linear(2000, 3))
-    inputs = torch.randn(2, 256)
+    wide = nn.Sequential(nn.Linear(99, 1200), nn.ReLU(), nn.Linear(1200, 1200), nn.ReLU(), nn.Linear(1200, 3))
+    inputs = torch.randn(2, 99)
     profile = fjord.profile(wide, inputs, widths=uniform(2), batch_size=512, kd=True)
     federation = of_model(wide, inputs, uniform(2), 512, 1)
     for width in profile.widths:

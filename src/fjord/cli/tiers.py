@@ -76,7 +76,8 @@ def _show(fleet: list[Machine], grouped: Grouped, kind: bool | None, budget: Bud
 def _draw(path: Path, fleet: list[Machine], grouped: Grouped, kind: bool | None, budget: Budget) -> None:
     from fjord.report.fleet import Row, draw
 
-    rows = [Row(m.name, m.count, tuple(_word(v) for v in m.verdicts(budget, kind))) for m in fleet]
+    words = {m.name: tuple(_word(v) for v in m.verdicts(budget, kind)) for m in fleet}
+    rows = [Row(m.name, m.count, words[m.name], grouped.ceiling(m.name)) for m in fleet]
     left_out = [grouped.left_out(width) for width in grouped.widths]
     draw(path, grouped.widths, rows, left_out, grouped.tiers, f"{fleet[0].profile.model}, {KINDS[kind]}")
 

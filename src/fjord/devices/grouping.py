@@ -10,6 +10,7 @@ from pathlib import Path
 from fjord.devices.budget import Budget
 from fjord.devices.profile import too_little
 from fjord.devices.table import Machine
+from fjord.seeding import Shuffled, derive
 from fjord.width import Width
 
 
@@ -39,10 +40,15 @@ class Grouped:
         return sum(n for name, n in self.counts.items() if self.ceiling(name) == tier)
 
     def ceilings(self, num_clients: int | None = None) -> list[Width]:
-        """Return a ceiling for each client: one for each device that can take part, or those over and over."""
+        """Return a ceiling for each client: one for each device that can take part, in order; or for so many clients.
+
+        Those are dealt the devices in random order, over and over.
+        """
         each = [self.ceiling(name) for name, n in self.counts.items() for _ in range(n)]
         held = [ceiling for ceiling in each if ceiling is not None]
-        return held if num_clients is None else [held[client % len(held)] for client in range(num_clients)]
+        if num_clients is None:
+            return held
+        return [held[place % len(held)] for place in Shuffled(num_clients, derive(0, "fleet"))]
 
 
 def group(machines: Sequence[Machine], budget: Budget, num_tiers: int, kd: bool | None = None) -> Grouped:

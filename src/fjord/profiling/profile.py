@@ -42,11 +42,11 @@ def profile(
     Widths that `measure` leaves out are predicted; `examples` is how many a client holds in memory.
     """
     if isinstance(model, Experiment):
-        changes: dict[str, Any] = {"widths": widths, "batch_size": batch_size, "local_epochs": epochs}
-        if widths is not None:
-            changes |= {"tiers": "1:1", "drop_scale": 1, "devices": None}  # the recipe's need not go with other widths
-        kept = {key for key, value in changes.items() if value is None and key != "devices"}
-        model = replace(model, **{key: value for key, value in changes.items() if key not in kept})
+        given = {"batch_size": batch_size, "local_epochs": epochs}
+        changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+        if widths is not None:  # the recipe's tiers need not go with other widths
+            changes |= {"widths": widths, "tiers": "1:1", "drop_scale": 1, "devices": None}
+        model = replace(model, **changes)
         federation, name = list(model.federations())[-1], name or model.name
     else:
         federation = of_model(model, inputs, widths, batch_size or 16, epochs or 1)

@@ -12,7 +12,7 @@ KINDS = {
     "yes": ("#009E73", "can run it"),
     "deadline": ("#E69F00", "too slow"),
     "memory": ("#56B4E9", "too little memory"),
-    "both": ("#999999", "both"),
+    "both": ("#999999", "too slow and too little memory"),
     "failed": ("#444444", "failed when it was tried"),
 }
 NAMED = 40
@@ -21,11 +21,12 @@ NAMED = 40
 
 @dataclass(frozen=True)
 class Row:
-    """A kind of device: how many there are, and for each width one of the words of KINDS."""
+    """A kind of device: how many there are, for each width one of the words of KINDS, and the ceiling it gets."""
 
     name: str
     count: int
     stands: tuple[str, ...]
+    ceiling: Width | None
 
 
 def draw(
@@ -44,7 +45,7 @@ def draw(
         raise ValueError(MISSING.replace("the page", "--plot")) from None
     settings: Any = {"text.parse_math": False, "font.size": 9}
     with rc_context(settings):
-        height = 2.2 + 0.28 * min(len(rows), NAMED)
+        height = 2.2 + 0.28 * len(rows) if len(rows) <= NAMED else 5.0
         figure = Figure(figsize=(10.5, max(3.8, height)), layout="constrained")
         who, how_many = figure.subplots(1, 2, width_ratios=(1.25, 1))
         _who(who, widths, sorted(rows, key=lambda row: row.stands.count("yes")))
@@ -64,21 +65,26 @@ def _who(panel: Any, widths: Sequence[Width], rows: Sequence[Row]) -> None:
     words = list(KINDS)
     grid = [[words.index(word) for word in row.stands] for row in rows]
     colours = ListedColormap([colour for colour, _ in KINDS.values()])
-    panel.pcolormesh(grid, cmap=colours, vmin=-0.5, vmax=len(words) - 0.5, edgecolors="white", linewidth=1)
+    panel.pcolormesh(grid, cmap=colours, vmin=-0.5, vmax=len(words) - 0.5, **_lines(len(rows)))
     panel.set_xticks([i + 0.5 for i in range(len(widths))], [str(width) for width in widths])
     named = [f"{row.name} ({row.count})" if row.count > 1 else row.name for row in rows]
     panel.set_yticks(*(([i + 0.5 for i in range(len(rows))], named) if len(rows) <= NAMED else ([], [])))
+    for i, row in enumerate(rows if len(rows) <= NAMED else ()):
+        if row.ceiling is not None:
+            panel.text(widths.index(row.ceiling) + 0.5, i + 0.5, "ceiling", ha="center", va="center", color="white")
     panel.tick_params(length=0)
+    if len(rows) > NAMED:
+        panel.set_ylabel(f"{len(rows)} kinds of devices")
     panel.set_xlabel("width")
     panel.set_title("who can run what", fontsize=9)
     seen = [word for word in words if any(word in row.stands for row in rows)]
-    panel.legend(
-        handles=[Patch(color=KINDS[word][0], label=KINDS[word][1]) for word in seen],
-        loc="upper center",
-        bbox_to_anchor=(0.5, -0.16 if len(rows) < 12 else -0.08),
-        ncols=3,
-        frameon=False,
-    )
+    handles = [Patch(color=KINDS[word][0], label=KINDS[word][1]) for word in seen]
+    panel.figure.legend(handles=handles, loc="outside lower left", ncols=len(seen), frameon=False)
+
+
+def _lines(num_rows: int) -> dict[str, Any]:
+    """Return white lines between devices, where they are not too many."""
+    return {"edgecolors": "white", "linewidth": 1} if num_rows <= NAMED else {}
 
 
 def _left_out(panel: Any, widths: Sequence[Width], counts: Sequence[int], total: int, tiers: Sequence[Width]) -> None:
