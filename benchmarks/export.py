@@ -7,16 +7,18 @@ and beside the ratio of multiply-accumulates. Widths take turns, and the best of
 
 import sys
 import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 import fjord
-from fjord.elastic.model import ElasticModel
-from fjord.exports.formats import FORMATS, find_format
-from fjord.exports.plain import fixed
+from fjord.exports.formats import FORMATS
+from fjord.exports.plain import Run, fixed
 from fjord.exports.trial import Trial, latency, one_thread
 from fjord.models.catalog import find_model
 
@@ -24,58 +26,55 @@ INPUTS = {"resnet18": "1x3x32x32", "cnn": "1x1x28x28", "rnn": "1x80"}
 TURNS = 3
 
 
+@dataclass(frozen=True)
+class Written:
+    """One model in one format at every width."""
+
+    title: str
+    files: list[fjord.Exported]
+    runs: list[tuple[Run, tuple[Tensor, ...]]]
+
+    def table(self) -> Table:
+        with one_thread():
+            turns = [[latency(run, example) for run, example in self.runs] for _ in range(TURNS)]
+        best = [min(spans) * 1e3 for spans in zip(*turns, strict=True)]
+        full = self.files[-1]
+        rows = Table(
+            "width", "bytes", "difference", "ms", "ms / full", "MACs / full", title=self.title, caption=full.note
+        )
+        for file, ms in zip(self.files, best, strict=True):
+            shares = f"{ms / best[-1]:.2f}", f"{file.macs / full.macs:.2f}"
+            rows.add_row(str(file.width), f"{file.bytes:,}", f"{file.difference:.1e}", f"{ms:.3f}", *shares)
+        return rows
+
+
 def main() -> None:
     console = Console(width=110, highlight=False)
-    for name in sys.argv[1:] or installed():
-        for model in INPUTS:
-            console.print(table(model, name))
+    with tempfile.TemporaryDirectory() as folder:
+        done = [write(model, to, Path(folder)) for to in sys.argv[1:] or installed() for model in INPUTS]
+        for written in done:  # after all were written, so that nothing else runs while they are timed
+            console.print(written.table())
 
 
 def installed() -> list[str]:
-    found = []
-    for name in FORMATS:
-        try:
-            find_format(name)
-            found.append(name)
-        except ValueError as error:
-            print(f"left out: {error}")
-    return found
+    missing = {name: [p for p in form.packages if find_spec(p) is None] for name, form in FORMATS.items()}
+    for name, packages in missing.items():
+        if packages:
+            print(f"left out: {name}, which needs {', '.join(packages)}")
+    return [name for name, packages in missing.items() if not packages]
 
 
-def table(name: str, to: str) -> Table:
+def write(name: str, to: str, folder: Path) -> Written:
     torch.manual_seed(0)
     entry = find_model(name, INPUTS[name])
     model = fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze)
-    with tempfile.TemporaryDirectory() as folder:
-        done = {
-            w: fjord.export(model, w, Path(folder) / f"{i}", entry.inputs, to=to)
-            for i, w in enumerate(model.space.widths)
-        }
-        spans = timed(
-            model, entry.inputs, to, {w: d.path for w, d in done.items()}, bool(done[model.space.largest].note)
-        )
-    rows = Table(
-        "width", "bytes", "difference", "ms", "ms / full", "MACs / full", title=f"{name} {INPUTS[name]} to {to}"
-    )
-    full = done[model.space.largest]
-    for w, d in done.items():
-        share = f"{spans[w] / spans[full.width]:.2f}"
-        rows.add_row(
-            str(w), f"{d.bytes:,}", f"{d.difference:.1e}", f"{spans[w] * 1e3:.3f}", share, f"{d.macs / full.macs:.2f}"
-        )
-    if full.note:
-        rows.caption = full.note
-    return rows
-
-
-def timed(model: ElasticModel, inputs: tuple, to: str, paths: dict, step: bool) -> dict:
-    """Return the best median of a call at each width."""
-    with one_thread():
-        runs = {w: FORMATS[to].open_file(path)[0] for w, path in paths.items()}
-        template = model.blueprint.template
-        examples = {w: fixed(Trial(model.cut(w).eval(), template, inputs, True, step).plain()).example for w in paths}
-        turns = [{w: latency(run, examples[w]) for w, run in runs.items()} for _ in range(TURNS)]
-    return {w: min(turn[w] for turn in turns) for w in paths}
+    files, runs = [], []
+    for width in model.space.widths:
+        path = folder / f"{name}-{str(width).replace('/', 'of')}{FORMATS[to].suffix}"
+        files.append(fjord.export(model, width, path, entry.inputs, to=to))
+        trial = Trial(model.cut(width).eval(), entry.model, entry.inputs, True, bool(files[-1].note))
+        runs.append((FORMATS[to].open_file(path)[0], fixed(trial.plain()).example))
+    return Written(f"{name} {INPUTS[name]} to {to}", files, runs)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """`fjord export`: one plain file for one device, or one for each width."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -86,27 +85,20 @@ def _make(folder: Path) -> None:
         raise ValueError(f"--output {folder}: with --widths it names a folder: {error}") from error
 
 
-def _show(opened: Checkpoint, done: Iterable[Exported], title: str) -> None:
-    done = list(done)
+def _show(opened: Checkpoint, done: list[Exported], title: str) -> None:
     entry = opened.entry
     full = macs_of(entry.model, entry.inputs, probe(entry.model, entry.inputs).batched)
     widest = next((row.latency for row in done if row.width == 1), None)
-    columns = ("width", "file", "bytes", "difference", "latency, ms", "of full", "MACs", "of full")
-    table = Table(*columns, title=title)
+    table = Table(title=title)
+    table.add_column("width", no_wrap=True)
+    table.add_column("file", overflow="fold")
+    for name in ("bytes", "difference", "ms", "/ full", "MACs / full"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in done:
-        share = "-" if widest is None else f"{row.latency / widest:.2f}"
-        table.add_row(
-            str(row.width),
-            row.path.name,
-            f"{row.bytes:,}",
-            f"{row.difference:.1e}",
-            f"{row.latency * 1e3:.3f}",
-            share,
-            f"{row.macs:,}",
-            f"{row.macs / full:.2f}",
-        )
+        shares = "" if widest is None else f"{row.latency / widest:.2f}", f"{row.macs / full:.2f}"
+        numbers = f"{row.bytes:,}", f"{row.difference:.1e}", f"{row.latency * 1e3:.3g}"
+        table.add_row(str(row.width), row.path.name, *numbers, *shares)
     out.print(table)
-    folders = dict.fromkeys(str(row.path.parent) for row in done)
     batch = "any batch" if done[0].open_batch else "one example a call"
-    notes = "; ".join(filter(None, (batch, done[0].note, "latency of one example, one thread")))
-    out.print(f"In {', '.join(folders)}: {notes}.", markup=False, soft_wrap=True)
+    notes = "; ".join(filter(None, (batch, done[0].note, "ms: one example, one thread, this machine")))
+    out.print(f"In {done[0].path.resolve().parent}: {notes}.", markup=False, soft_wrap=True)

@@ -64,10 +64,6 @@ class Checkpoint:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"model": info.model, "source": path.name, "source_sha256": digest}
 
-    def has_norms(self, width: Width) -> bool:
-        """Say whether the file of a width keeps BatchNorm layers for each width."""
-        return bool(read_info(self.file(width)).per_width)
-
 
 def open_checkpoint(path: Path, model: str | None = None, shape: str | None = None) -> Checkpoint:
     """Open a run folder or a file; `model` and `shape` say what neither of them knows."""

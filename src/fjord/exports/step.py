@@ -112,7 +112,7 @@ def one_step(net: nn.Module, inputs: tuple[Any, ...], open_batch: bool) -> Plain
     axes = (1 - axis, *(1 for _ in states)) if open_batch else (None,) * (1 + len(states))
     names = numbered("state", len(states))
     module = Step(Flat(net, inputs)).eval()
-    return Plain(module, (x, *states), ("input", *names), ("output", *names), axes, NOTE)
+    return Plain(module, (x, *states), ("input", *names), ("output", *(f"next_{name}" for name in names)), axes, NOTE)
 
 
 def _zeros(layer: nn.RNNBase, batch: int) -> list[Tensor]:

@@ -1,7 +1,10 @@
 """ExecuTorch files (.pte) for phones and small boards, computed by XNNPACK where it can."""
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +34,35 @@ def write(plain: Plain, facts: Mapping[str, Any], path: Path) -> Plain:
 
 def open_file(path: Path) -> tuple[Run, dict[str, Any]]:
     """Return a function that runs a file with one thread, and the facts in it."""
-    from executorch.extension.pybindings import portable_lib
-    from executorch.runtime import Runtime
+    with _logged():
+        from executorch.extension.pybindings import portable_lib
+        from executorch.runtime import Runtime
 
-    if portable_lib._threadpool_get_thread_count() != 1:
-        portable_lib._unsafe_reset_threadpool(1)
-    program = Runtime.get().load_program(path)
-    method, facts = program.load_method("forward"), program.load_method(FACTS)
-    if method is None or facts is None:
-        raise RuntimeError("the runtime finds no method forward in it")
+        if portable_lib._threadpool_get_thread_count() != 1:
+            portable_lib._unsafe_reset_threadpool(1)
+        program = Runtime.get().load_program(path)
+        method, facts = program.load_method("forward"), program.load_method(FACTS)
+        if method is None or facts is None:
+            raise RuntimeError("the runtime does not find its methods")
 
     def run(tensors: Sequence[Tensor]) -> Tensors:
         return [t.clone() for t in method.execute(list(tensors))]  # outputs lie in memory the next call reuses
 
     return run, json.loads(facts.execute([])[0])
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    """Keep what the runtime writes past Python to standard error, and show its last line if something goes wrong."""
+    with tempfile.TemporaryFile() as log:
+        before = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        except RuntimeError as error:
+            log.seek(0)
+            said = log.read().decode(errors="replace").strip().splitlines()
+            raise RuntimeError(f"{error}; {said[-1]}" if said else str(error)) from None
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
