@@ -167,9 +167,9 @@ class Experiment:
     def find_clock(self) -> Clock | None:
         """Return the simulated clock."""
         found = find_clock(self.clock) if isinstance(self.clock, str) else self.clock
-        return (
-            found if found is None or self.deadline is None else replace(found, deadline=parse_deadline(self.deadline))
-        )
+        if found is None or self.deadline is None:
+            return found
+        return replace(found, deadline=parse_deadline(self.deadline))
 
     def federations(self) -> Iterator[Federation]:
         """Yield the models to train, one after the other: one, or one for each width."""

@@ -40,7 +40,7 @@ class Forecast:
         return len(sizes), sum(3 * count * self._macs_at(task, width) for width, count in passed.items())
 
     def _num_examples(self, client_id: int) -> int:
-        if isinstance(self.data, Counted):
+        if isinstance(self.data, Counted) and callable(self.data.num_examples):
             return self.data.num_examples(client_id)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(derive(self.seed, "examples", client_id))
