@@ -224,15 +224,15 @@ def by_width(*points):
 
 
 def test_a_claim_holds_where_the_difference_of_each_seed_is_above_its_noise(tmp_path):
-    """Differences are 1, 1, 1 at 2/5; -1, 0, 4 at 3/5 (mean 1, standard error 1.53); -2 at 4/5; 3, 5, 7 at 1."""
-    for seed, (a, b, c, d) in enumerate([(1, -1, -2, 3), (1, 0, -2, 5), (1, 4, -2, 7)]):
+    """Differences are 1, 2, 3 at 2/5; -1, 0, 4 at 3/5 (mean 1, error 1.53); -1, -2, -3 at 4/5; 3, 5, 7 at 1."""
+    for seed, (a, b, c, d) in enumerate([(1, -1, -1, 3), (2, 0, -2, 5), (3, 4, -3, 7)]):
         base = 50 + 10 * seed  # a seed that is harder for both does not count
         fake(tmp_path, "cifar10", "efd", seed, by_width(10, base, base, base, base))
         fake(tmp_path, "cifar10", "fjord-kd", seed, by_width(10, base + a, base + b, base + c, base + d))
     said = claims.decide(_claim("above-efd"), found(tmp_path, "cifar10", "fjord-kd", "efd"))
     assert said.verdict == "holds in part"
     assert said.details == (
-        "at 2/5, 1, not at 3/5, 4/5: 2/5: +1 ± 0; 3/5: +1 ± 1.5; 4/5: -2 ± 0; 1: +5 ± 1.2; mean +1.25; 3 seeds"
+        "at 2/5, 1, not at 3/5, 4/5: 2/5: +2 ± 0.58; 3/5: +1 ± 1.5; 4/5: -2 ± 0.58; 1: +5 ± 1.2; mean +1.5; 3 seeds"
     )
     best = claims.decide(_claim("above-best-efd"), found(tmp_path, "cifar10", "fjord-kd", "efd"))
     assert (best.verdict, best.details) == ("holds", "1 against 2/5: +5 ± 1.2; 3 seeds")

@@ -38,8 +38,8 @@ class Difference:
 
     def __str__(self) -> str:
         """Write it as people read it."""
-        spread = "" if self.error is None else f" ± {self.error:.2g}"
-        return f"{self.place}: {self.mean:+.3g}{spread}"
+        spread = "" if self.error is None else f" ± {round(self.error, 4):.2g}"
+        return f"{self.place}: {round(self.mean, 4):+.3g}{spread}"
 
 
 def difference(place: str, one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:

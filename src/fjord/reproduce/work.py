@@ -82,6 +82,7 @@ class Work:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             streams: Any = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
+            streams["env"] = {**os.environ, "OMP_NUM_THREADS": "1"}  # runs at the same time do not fight for processors
             # In a group of its own: a Ctrl-C reaches it once, through us.
             process = subprocess.Popen(command(job, self.runs, how == "resumed"), start_new_session=True, **streams)
         active.append(_Process(job, process, log, lock))
