@@ -35,6 +35,7 @@ class Written:
     runs: list[tuple[Run, tuple[Tensor, ...]]]
 
     def table(self) -> Table:
+        """Return sizes and times of all files."""
         with one_thread():
             turns = [[latency(run, example) for run, example in self.runs] for _ in range(TURNS)]
         best = [min(spans) * 1e3 for spans in zip(*turns, strict=True)]
