@@ -498,6 +498,7 @@ def grid(tmp_path):
     pytest.importorskip("flwr")
     from fjord.app import device, serve
     from fjord.engines.flower.client import client_app
+    from fjord.engines.flower.codec import unpack
     from fjord.engines.flower.engine import Order, Patience
     from fjord.engines.flower.grid import LocalGrid
 
@@ -511,7 +512,8 @@ def grid(tmp_path):
     def run(*budgets):
         def note(message, reply):
             if message.metadata.message_type == "train":
-                sent.append((message.content["task"]["client"], message.content["task"]["widths"]))
+                head, _ = unpack(message.content)
+                sent.append((head["client"], head["widths"]))
             return reply
 
         nodes = [{"client-id": client, **budget} for client, budget in enumerate(budgets)]

@@ -2,6 +2,7 @@
 
 import math
 import re
+from decimal import Decimal
 
 TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
 SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -67,7 +68,7 @@ def _parsed(name: str, text: str, units: dict[str, float], allowed: str) -> floa
         raise ValueError(f"{name} {text}: unit {unit!r} is unknown; allowed: {allowed}")
     if not 0 < number < math.inf:
         raise ValueError(f"{name} {text}: must be above 0")
-    return number * value
+    return float(Decimal(found[1]) * Decimal(str(value)))  # 2.5us is 2.5e-6, which the product of floats is not
 
 
 def show_seconds(seconds: float, digits: int = 2) -> str:
