@@ -78,7 +78,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         line = text.count("\n", 0, at) + 1
         if not isinstance(row, dict):
             raise ValueError(f"load {path}, line {line}: {json.dumps(row)[:40]} is not an object with {ALLOWED}")
-        yield line, row
+        yield line, {key: value for key, value in row.items() if value is not None}
         at = _next(text, end)
 
 
@@ -121,6 +121,6 @@ def _whole(row: Mapping[str, Any], name: str) -> int:
 
 
 def _given(row: Mapping[str, Any], name: str) -> Any:
-    if row.get(name) is None:
+    if name not in row:
         raise ValueError(f"{name} is missing; needed are {ALLOWED}")
     return row[name]
