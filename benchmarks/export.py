@@ -17,10 +17,11 @@ from rich.table import Table
 from torch import Tensor
 
 import fjord
+from fjord.elastic.model import ElasticModel
 from fjord.exports.formats import FORMATS
 from fjord.exports.plain import Run, fixed
-from fjord.exports.trial import Trial, latency, one_thread
-from fjord.models.catalog import find_model
+from fjord.exports.trial import Trial, latency, one_thread, random_inputs
+from fjord.models.catalog import Entry, find_model
 
 INPUTS = {"resnet18": "1x3x32x32", "cnn": "1x1x28x28", "rnn": "1x80"}
 TURNS = 3
@@ -35,7 +36,7 @@ class Written:
     runs: list[tuple[Run, tuple[Tensor, ...]]]
 
     def table(self) -> Table:
-        """Return sizes and times of all files."""
+        """Time the files in turn."""
         with one_thread():
             turns = [[latency(run, example) for run, example in self.runs] for _ in range(TURNS)]
         best = [min(spans) * 1e3 for spans in zip(*turns, strict=True)]
@@ -69,6 +70,7 @@ def write(name: str, to: str, folder: Path) -> Written:
     torch.manual_seed(0)
     entry = find_model(name, INPUTS[name])
     model = fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze)
+    settle(model, entry)
     files, runs = [], []
     for width in model.space.widths:
         path = folder / f"{name}-{str(width).replace('/', 'of')}{FORMATS[to].suffix}"
@@ -76,6 +78,16 @@ def write(name: str, to: str, folder: Path) -> Written:
         trial = Trial(model.cut(width).eval(), entry.model, entry.inputs, True, bool(files[-1].note))
         runs.append((FORMATS[to].open_file(path)[0], fixed(trial.plain()).example))
     return Written(f"{name} {INPUTS[name]} to {to}", files, runs)
+
+
+@torch.no_grad()
+def settle(model: ElasticModel, entry: Entry) -> None:
+    """Let BatchNorm see some data: with statistics of nothing all outputs are about zero, and agree."""
+    model.train()
+    for width in model.space.widths:
+        for seed in range(20):
+            model.at(width)(*random_inputs(entry.model, entry.inputs, 8, seed))
+    model.eval()
 
 
 if __name__ == "__main__":
