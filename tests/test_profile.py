@@ -243,7 +243,7 @@ def test_measured_memory_holds_at_least_slice_gradients_and_activations():
     for width in profile.widths:
         rows = gathered(federation.data, 512, 2 * 512)
         shape = shape_of(federation, width, self_distillation(), rows, {})
-        assert 0.8 < profile.cost(width).memory_bytes / shape.memory < 2.5
+        assert 1 <= profile.cost(width).memory_bytes / shape.memory < 4  # what libraries and the allocator add
     assert profile.cost(Fraction(1)).memory_bytes > 1.8 * profile.cost(Fraction(1, 2)).memory_bytes
 
 
@@ -444,7 +444,10 @@ def test_a_recipe_brings_its_own_settings_and_json_can_be_printed(command):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["mine:net", "--memory", "1kB"], "nothing fits: --memory 1kB: the smallest width 1/5 needs"),
+        (
+            ["mine:net", "--memory", "1kB", "--widths", "1/5,1", "--kd"],
+            "nothing fits: --memory 1kB: the smallest width 1/5 needs",
+        ),
         (
             ["mine.py", "--deadline", "1ms", "--examples", "9000"],
             "nothing fits: --deadline 1ms: the smallest width 1/2",
