@@ -217,7 +217,9 @@ def test_a_folder_belongs_to_one_process_at_a_time(folder, calm):
     process = start(folder, "tiny.py", "--output", "shared", "--no-page", SLOW="0.1")
     while len(rows_seen(folder / "shared")) < 1 and process.poll() is None:
         time.sleep(0.005)
+    process.send_signal(signal.SIGSTOP)  # it must not be done before the other has looked
     code, _, err = finish(start(folder, "--resume", "shared"))
+    process.send_signal(signal.SIGCONT)
     assert code == 2
     assert err.strip() == "fjord: run folder shared: another process runs in this folder; wait for it, or end it"
     assert finish(process)[0] == 0
