@@ -62,11 +62,11 @@ class Spoiling:
     """Trains as it should, notes where, and does in each round what the tests are about."""
 
     def __init__(self, trainer):
-        self.trainer, self.model = trainer, trainer.model
+        self.trainer, self.model, self.parts, self.data = trainer, trainer.model, trainer.parts, trainer.data
 
-    def __call__(self, task):
+    def __call__(self, task, reduced=None):
         (NOTES / f"round-{task.round_index}-client-{task.client_id}").write_text(NODE)
-        update = self.trainer(task)
+        update = self.trainer(task, reduced)
         fault = {0: FIRST.get(task.client_id), 1: self.second(task)}.get(task.round_index)
         if fault == "raises":
             raise RuntimeError("no data here")
