@@ -60,13 +60,13 @@ def profile(
     found = _found(model, input, settings or [])
     options: dict[str, Any] = {"batch_size": batch_size, "epochs": epochs, "kd": kd, "examples": budget.examples}
     options |= {"measure": measure.split(",") if measure else None, "device": name, "name": model}
-    with told.status(f"{model} ...") as status:
-        options["say"] = lambda line: status.update(f"{model}: {line} ...")
-        if isinstance(found, Experiment):
-            result = profile_model(found, widths=space, **options)
-        else:
-            inputs = _only_input(found, model)
-            result = profile_model(_elastic(found, space, freeze), inputs, **options)
+    options["say"] = _say
+    if isinstance(found, Experiment):
+        result = profile_model(found, widths=space, **options)
+    else:
+        inputs = _only_input(found, model)
+        result = profile_model(_elastic(found, space, freeze), inputs, **options)
+    _say("")
     if to_json != "-":
         _show(result, budget)
     if to_json:
@@ -74,6 +74,12 @@ def profile(
     asked = result.kinds[:1] if isinstance(found, Experiment) else result.kinds
     if budget != Budget() and not any(v.fits for kind in asked for v in result.verdicts(budget, kind)):
         result.widest(budget, asked[0])  # says what would do
+
+
+def _say(line: str) -> None:
+    """Show on a terminal what is going on, in one line; without a thread of its own, as this process is forked."""
+    if told.is_terminal:
+        told.print(f"{line:<60}", end="\r")
 
 
 def _found(name: str, shape: str | None, settings: list[str]) -> Experiment | Entry:
