@@ -112,9 +112,9 @@ class Federation:
     step: Step | None = None
     """A server optimizer; None takes the mean as it is."""
     nova: bool = False
+    state: ServerState = field(default_factory=ServerState)
     clock: Clock | None = None
     """Simulated time; without it rounds have none."""
-    state: ServerState = field(default_factory=ServerState)
 
     def __post_init__(self) -> None:
         self.lowest = self.space.upto(self.devices.tiers[0]).largest
