@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from fjord.reproduce.curves import Job
 from fjord.reproduce.figures import FIGURES, Figure, all_jobs, demand_tasks, find_figures
@@ -96,7 +96,7 @@ def _work(jobs: list[Job], runs: Path, workers: int) -> dict[str, str]:
 def _report(figure: Figure, runs: Path) -> Section:
     one = make(figure, runs)
     for part in one.tables:
-        table = Table(*part.head, title=part.title)
+        table = Table(*(Column(name, overflow="fold") for name in part.head), title=part.title)
         for row in part.rows:
             table.add_row(*row)
         out.print(table)
