@@ -11,8 +11,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from fjord.engines.flower.fleet import OFFLINE
 
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-"""Without these, Ray calls home and gives advice."""
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_BACKEND_LOG_LEVEL": "error",
+}
+"""Without these, Ray calls home, gives advice, and complains where there is no network."""
 
 
 _Config = dict[str, int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]]
@@ -32,8 +36,6 @@ def simulate(serve: Callable[[Grid], object], app: ClientApp, *, num_nodes: int,
     server = _Server(serve)
     resources: _Config = {"num_cpus": 1, "num_gpus": 0.0}
     start: _Config = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    if "RAY_ADDRESS" not in os.environ:
-        start["_node_ip_address"] = "127.0.0.1"  # else Ray looks for this machine's address in the network
     try:
         run_simulation(server.app, app, num_nodes, backend_config={"client_resources": resources, "init_args": start})
     except BaseException as error:  # such as Ctrl-C, or Ray not starting
