@@ -11,12 +11,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from fjord.engines.flower.fleet import OFFLINE
 
-QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_BACKEND_LOG_LEVEL": "error",
-}
-"""Without these, Ray calls home, gives advice, and complains where there is no network."""
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+"""Without these, Ray calls home and gives advice."""
 
 
 _Config = dict[str, int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]]
