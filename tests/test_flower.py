@@ -149,7 +149,7 @@ def test_ray_gives_the_weights_of_the_in_process_engine_and_leaves_nothing_runni
             check=False,
         )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert [line for line in done.stderr.splitlines() if "network_util" not in line] == []  # Ray misses the network
     assert_same(RunFolder(tmp_path / "there"), wanted)
     if sys.platform == "linux":
         assert not [p for p in Path("/proc").glob("[0-9]*/environ") if str(tmp_path).encode() in read(p)]

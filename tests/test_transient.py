@@ -528,13 +528,13 @@ def test_all_engines_agree_with_a_run_whose_trace_says_it_beforehand(
     recipe: str, tmp_path: Path, strategy: str
 ) -> None:
     pytest.importorskip("flwr")
-    from fjord.app import client, serve
+    from fjord.app import client_of, serve
     from fjord.engines.flower.engine import Order, Patience
     from fjord.engines.flower.grid import LocalGrid
 
     given = [strategy] if strategy else []
     found = [in_process(recipe, tmp_path / f"{workers}", f"workers={workers}", *given) for workers in (1, 2)]
-    grid = LocalGrid(client, [{}, {}])
+    grid = LocalGrid(client_of(), [{}, {}])
     found.append(serve(grid, Order(recipe, tuple(given)), Patience(60.0), tmp_path / "grid"))
     wanted = in_process(f"{recipe}:calm", tmp_path / "calm", f"load={trace_of(found[0])}", *given)
     for one in found:
@@ -632,11 +632,11 @@ def test_limits_that_make_no_sense_are_refused(config: dict[str, Any], words: st
 
 
 def over_nodes(recipe: str, folder: Path, node: dict[str, Any], given: tuple[str, ...] = ()) -> RunFolder:
-    from fjord.app import client, serve
+    from fjord.app import client_of, serve
     from fjord.engines.flower.engine import Order, Patience
     from fjord.engines.flower.grid import LocalGrid
 
-    return serve(LocalGrid(client, [node]), Order(f"{recipe}:calm", given), Patience(60.0), folder)
+    return serve(LocalGrid(client_of(), [node]), Order(f"{recipe}:calm", given), Patience(60.0), folder)
 
 
 def test_a_busy_node_trains_less_than_it_was_sent_and_returns_only_that(

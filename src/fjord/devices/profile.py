@@ -102,7 +102,8 @@ class Profile:
         transfer = 0.0 if budget.bandwidth is None else (cost.bytes_down + cost.bytes_up) / budget.bandwidth
         steps = self.epochs * math.ceil((budget.examples or 0) / self.batch_size)
         train = cost.setup_seconds + steps * cost.step_seconds if steps else 0.0
-        late = budget.deadline is not None and transfer + train > budget.deadline
+        # A sum of floats may be a hair above the deadline that an error named.
+        late = budget.deadline is not None and transfer + train > budget.deadline * (1 + 1e-9)
         large = budget.memory is not None and cost.memory_bytes > budget.memory
         limits = [name for name, broken in (("deadline", late), ("memory", large)) if broken]
         return Verdict(cost, transfer, train, tuple(limits))

@@ -44,6 +44,8 @@ def start(name: str, command: Iterable[str], port: int, *, log: Path, work: Path
             env=dict(env),
             start_new_session=True,  # Ctrl-C in the terminal must not reach it
         )
+    while child.poll() is None and not _carries(child.pid, env[MARK]):
+        time.sleep(0.005)  # on a busy machine Popen returns before the system shows what the process was started with
     return Process(name, child.pid, _start_time(child.pid) or 0, port, words, str(log), env[MARK])
 
 

@@ -32,8 +32,6 @@ def simulate(serve: Callable[[Grid], object], app: ClientApp, *, num_nodes: int,
     server = _Server(serve)
     resources: _Config = {"num_cpus": 1, "num_gpus": 0.0}
     start: _Config = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    if "RAY_ADDRESS" not in os.environ:
-        start["_node_ip_address"] = "127.0.0.1"  # else Ray looks for this machine's address in the network
     try:
         run_simulation(server.app, app, num_nodes, backend_config={"client_resources": resources, "init_args": start})
     except BaseException as error:  # such as Ctrl-C, or Ray not starting
