@@ -58,6 +58,8 @@ def restart(folder: Path, name: str) -> Fleet:
             raise ValueError(f"process {name!r} is not in this fleet; there are {', '.join(known)}")
         old = known[name]
         processes.end(old.mark)
+        if fleet.tls and name != "superlink":
+            _wait_until_missed(fleet, name)
         others = set(fleet.node_ids.values()) - ({fleet.node_ids.get(name)} if fleet.tls else set())
         try:
             fleet = _start(fleet, name, list(old.command), old.port)
@@ -65,6 +67,15 @@ def restart(folder: Path, name: str) -> Fleet:
         except BaseException:
             processes.end(old.mark)
             raise
+
+
+def _wait_until_missed(fleet: Fleet, name: str) -> None:
+    """Wait until the SuperLink no longer lists a node that was killed: until then it refuses the node's key."""
+    limit = time.monotonic() + PATIENCE
+    while fleet.node_ids.get(name) in fleet.online():
+        if time.monotonic() > limit:
+            raise ValueError(f"{name} ended, and after {PATIENCE:g} seconds the SuperLink still lists it as online")
+        time.sleep(0.5)
 
 
 def _start_all(fleet: Fleet, configs: list[str], ports: list[int], say: Callable[[str], None]) -> Fleet:
