@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
+import fjord
 from fjord.app import device, serve
 from fjord.cli import main
 from fjord.elastic.elasticize import elasticize
@@ -29,7 +30,7 @@ from fjord.engines.flower.engine import Order, Patience
 from fjord.engines.flower.grid import LocalGrid, content_bytes
 from fjord.engines.flower.submit import write_app
 from fjord.engines.inprocess import InProcess
-from fjord.local import Task, Update
+from fjord.local import Task, Update, size
 from fjord.models.catalog import PAPER
 from fjord.recipes.find import apply_settings, find_recipe, sources
 from fjord.runner import run
@@ -351,8 +352,42 @@ def test_a_node_that_is_one_client_gets_that_client_only_and_no_more_than_it_can
     assert {(node, client) for node, client, _ in sent} == {(100, 0), (101, 4)}
     assert {widths for _, client, widths in sent if client == 0} == {"1/5:1/2,2/5:1/2"}
     dropped = found.metrics()[0]["dropped"]
-    assert dropped["1"] == "its node's ceiling 1/10 is below the smallest width 1/5"
+    assert dropped["1"] == "the ceiling of its node, 1/10, is below the smallest width 1/5"
     assert dropped["2"] == "no usable node is connected for it"
+
+
+@pytest.mark.parametrize("method", ["fjord", "fjord-efd", "fedrolex", "fedavg"])
+def test_a_node_that_is_nobody_is_sent_no_more_than_it_can_carry(recipe, tmp_path, method):
+    """Held against the bytes of the plain submodels that the two nodes name."""
+    widest, sent = {100: "2/5", 101: "4/5"}, {100: [], 101: []}
+    model = next(apply_settings(find_recipe(recipe)(), ["norms=shared"]).federations()).model
+    allowed = {node: size(model.cut(width).state_dict()) for node, width in widest.items()}
+
+    def spoil(message, reply):
+        if message.metadata.message_type == "train":
+            sent[message.metadata.dst_node_id].append(len(unpack(message.content)[1]["slice"]))
+        return reply
+
+    settings = [f"method={method}", "norms=shared", "cohort_size=6"]
+    nodes = [{"ceiling": width} for width in widest.values()]
+    found = over_grid(recipe, tmp_path / "run", settings, nodes=nodes, spoil=spoil).metrics()
+    assert all(part <= allowed[node] for node, parts in sent.items() for part in parts)
+    reasons = {why for row in found for why in row["dropped"].values()}
+    assert reasons == {"the ceiling of any node is at most 4/5, and it would have to carry 1"}
+    assert any(sent.values()) == (method != "fedavg")
+
+
+def test_a_node_finds_the_plan_of_a_model_once_though_each_message_has_a_new_process(recipe, tmp_path, monkeypatch):
+    found = []
+    real = fjord.experiment.elasticize
+    monkeypatch.setattr("fjord.experiment.elasticize", lambda *a, **k: found.append(1) or real(*a, **k))
+    settings = ("method=single", "widths=uniform-2", "tiers=uniform-2", "cohort_size=4")
+    wanted = in_process(recipe, tmp_path / "here", settings)
+    before = len(found)
+    grid = LocalGrid(client_app(device.__wrapped__), [{}, {}])  # which remembers nothing itself
+    mine = serve(grid, Order(recipe, settings), PATIENCE, tmp_path / "there")
+    assert len(found) == before * 2 + 2 * 2  # the server once for each of the two models, and each node
+    assert_same(mine, wanted)
 
 
 def test_nodes_that_are_nobody_share_the_clients(recipe, tmp_path):
@@ -396,6 +431,7 @@ def test_no_node_at_all_is_said(recipe, tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
+import fjord
 from fjord.app import device, serve
 from fjord.engines.flower import codec
 from fjord.engines.flower.client import client_app

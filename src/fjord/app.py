@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +40,8 @@ def engines(grid: Grid, order: Order, patience: Patience) -> MakeEngine:
     """Return what makes the engine of each model of a run."""
 
     def make(federation: Federation, trainer: Trainer, stage: int) -> FlowerEngine:
-        smallest = federation.space.widths[0]
-        engine = FlowerEngine(grid, trainer, federation.data.test, replace(order, stage=stage), patience, smallest)
+        mine = replace(order, stage=stage)
+        engine = FlowerEngine(grid, trainer, federation.data.test, mine, patience, federation.space)
         federation.devices = Varying(federation.devices, lambda client, _, usual: engine.nodes.lowered(client, usual))
         return engine
 
@@ -54,7 +53,7 @@ def device(order: Order, sent: Path | None = None) -> Device:
     """Build what a client needs to train, the experiment's model and data, once in each process."""
     # Who carries how little is the server's to say: a device need not have that file.
     experiment = replace(apply_settings(find_recipe(order.recipe, sent)(), order.settings), load=None)
-    federation = next(islice(experiment.federations(), order.stage, None))
+    federation = experiment.federation(order.stage, order.known)
     measure = partial(profile_federation, federation, kd=own_kind(federation), name=order.recipe)
     profile = lambda examples: measure(examples=examples)  # noqa: E731
     return Device(federation.trainer(), federation.places, federation.space, profile)

@@ -17,6 +17,7 @@ from fjord.data.federated import FederatedData
 from fjord.devices.clock import Clock, find_clock, parse_deadline
 from fjord.devices.tiers import Devices, Varying, busy, read_ceilings, shared_tiers, uniform_tiers
 from fjord.devices.trace import traced
+from fjord.elastic.description import recall
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.norms import Norms
@@ -173,6 +174,18 @@ class Experiment:
 
     def federations(self) -> Iterator[Federation]:
         """Yield the models to train, one after the other: one, or one for each width."""
+        net, data, devices, targets = self._made()
+        for target in targets:
+            yield self._federation(self._elastic(net, data, target), data, devices, target)
+
+    def federation(self, stage: int, known: str = "") -> Federation:
+        """Return one of the models to train, by its number; `known` is its description, where it was made before."""
+        net, data, devices, targets = self._made()
+        target = targets[stage]
+        model = recall("what was known of the model", known, net) if known else self._elastic(net, data, target)
+        return self._federation(model, data, devices, target)
+
+    def _made(self) -> tuple[nn.Module, FederatedData, Devices, tuple[Width, ...]]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.seed, "data"))
             data = self.data(self.seed)
@@ -180,8 +193,7 @@ class Experiment:
             net = self.model()
         devices = self.find_devices(data.num_clients)
         lowest = self.widths.upto(devices.tiers[0]).largest
-        for target in self.find_method().targets(self.widths, lowest):
-            yield self._federation(self._elastic(net, data, target), data, devices, target)
+        return net, data, devices, self.find_method().targets(self.widths, lowest)
 
     def find_devices(self, num_clients: int) -> Devices:
         """Return the ceilings of the clients."""

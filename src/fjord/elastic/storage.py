@@ -2,9 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,66 +13,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch._ops import OpOverloadPacket
 
-from fjord.elastic.blueprint import Blueprint, Factory, as_kinds, without_weights
-from fjord.elastic.elasticize import open_trace
-from fjord.elastic.model import ElasticModel, Mix, as_mix
-from fjord.elastic.module_cut import attribute_meanings
-from fjord.elastic.norms import Norms, locate, norm_tensors
-from fjord.elastic.plan import WidthPlan
+from fjord.elastic.blueprint import Blueprint, Factory, as_kinds
+from fjord.elastic.description import Info, Remade, blueprint_of, calibration_marks, describe
+from fjord.elastic.model import ElasticModel, as_mix
+from fjord.elastic.norms import locate
 from fjord.elastic.rules import Rule
-from fjord.elastic.trace import named_tensors
-from fjord.width import WidthLike, Widths, WidthSpace, parse_width
-
-FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Info:
-    """What a file says of its model beside the weights."""
-
-    model: str
-    plan: WidthPlan
-    space: WidthSpace
-    norms: Norms
-    per_width: frozenset[str]
-    route: str
-    attributes: frozenset[str]
-    width: str | None
-    """The width of a file that holds one submodel, as text; None where it holds all."""
-    text: str
-    calibrated: Mapping[Mix, str]
-    """The mark, after the @ of a tensor's key, of each submodel whose BatchNorm statistics were measured afterwards."""
-    statistics: frozenset[str]
-    """Those statistics, by name."""
+from fjord.width import WidthLike, Widths, parse_width
 
 
 def save(model: ElasticModel, path: str | Path) -> None:
     """Write an elastic model to one file, whole or not at all."""
-    marks = _marks(model.calibrated)
-    info: dict[str, Any] = {
-        "format": FORMAT,
-        "model": type(model.blueprint.template).__name__,
-        "plan": model.plan.to_json(),
-        "widths": {str(w): str(p) for w, p in zip(model.space.widths, model.space.probabilities, strict=True)},
-        "norms": model.norms,
-        "per_width": sorted(norm_tensors(model.blueprint.template, model.norms)),
-        "route": model.blueprint.route,
-        "attributes": sorted(f"{kind.__qualname__}.{key}" for kind, key in model.blueprint.attributes),
-    }
-    if marks:
-        info["statistics"] = sorted(norm_tensors(model.blueprint.template, "statistics"))
-        info["calibrated"] = {mark: {name: str(width) for name, width in mix} for mix, mark in marks.items()}
+    marks = calibration_marks(model.calibrated)
     measured = {f"{name}@{marks[mix]}": t for mix, found in model.calibrated.items() for name, t in found.items()}
-    write(path, model.state_dict() | measured, {"fjord": json.dumps(info)})
-
-
-def _marks(mixes: Iterable[Mix]) -> dict[Mix, str]:
-    """Return a mark for each submodel: its width, or a number where layers have widths of their own."""
-    marks = {}
-    for number, mix in enumerate(mixes):
-        widths = {width for _, width in mix}
-        marks[mix] = str(widths.pop()) if len(widths) == 1 else f"mix-{number}"
-    return marks
+    write(path, model.state_dict() | measured, {"fjord": describe(model)})
 
 
 def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
@@ -122,18 +73,7 @@ def read_info(path: str | Path) -> Info:
     text = metadata.get("fjord")
     if text is None:
         raise ValueError(f"{path}: holds tensors but no width plan; was it written by save()?")
-    try:
-        data = json.loads(text)
-        if data["format"] != FORMAT:
-            raise ValueError(f"{path}: written in format {data['format']}, this version reads format {FORMAT}")
-        space = WidthSpace.of({w: Fraction(p) for w, p in data["widths"].items()})
-        plan = WidthPlan.from_json(data["plan"])
-        names = frozenset(data["per_width"]), data["route"], frozenset(data["attributes"])
-        mixes = {as_mix(plan.widths(widths)): mark for mark, widths in data.get("calibrated", {}).items()}
-        measured = mixes, frozenset(data.get("statistics", ()))
-        return Info(data["model"], plan, space, data["norms"], *names, metadata.get("width"), text, *measured)
-    except (json.JSONDecodeError, KeyError, TypeError, IndexError) as error:
-        raise ValueError(f"{path}: its width plan cannot be read ({type(error).__name__}: {error})") from error
+    return Info.read(path, text, metadata.get("width"))
 
 
 def read_cut(path: str | Path, width: Widths) -> dict[str, Tensor]:
@@ -235,7 +175,7 @@ def load(
     """
     info = read_info(path)
     model = build if isinstance(build, nn.Module) else build()
-    blueprint = _blueprint(path, info, model, _Remade(example_inputs, dict(rules or {}), factory))
+    blueprint = blueprint_of(path, info, model, Remade(example_inputs, dict(rules or {}), factory))
     if info.width is not None:
         if width is not None:
             raise ValueError(f"{path}: holds the submodel of width {info.width} alone; load it without a width")
@@ -257,35 +197,3 @@ def _whole(blueprint: Blueprint, info: Info, tensors: dict[str, Tensor]) -> Elas
     model = ElasticModel(blueprint, info.plan, info.space, info.norms, as_kinds(tensors, blueprint.template))
     model.calibrated = measured
     return model
-
-
-@dataclass(frozen=True)
-class _Remade:
-    """What a file does not hold of the way submodels are built."""
-
-    example_inputs: Any
-    rules: dict[OpOverloadPacket, Rule]
-    factory: Factory | None
-
-
-def _blueprint(path: str | Path, info: Info, model: nn.Module, remade: _Remade) -> Blueprint:
-    shapes = {name: tuple(t.shape) for name, t in named_tensors(model).items()}
-    if shapes != dict(info.plan.shapes):
-        wrong = sorted(set(shapes.items()) ^ set(info.plan.shapes.items()))[:4]
-        kind = type(model).__name__
-        raise ValueError(f"{path}: holds a {info.model} whose tensors differ from the given {kind}: {wrong}")
-    template = without_weights(model)
-    if info.route == "factory":
-        if remade.factory is None:
-            raise ValueError(f"{path}: submodels of {info.model} are built by a factory: give it to load()")
-        return Blueprint(template, "factory", factory=remade.factory)
-    if info.route == "graph":
-        if remade.example_inputs is None:
-            raise ValueError(
-                f"{path}: submodels of {info.model} are built from its graph: give load() the example_inputs"
-            )
-        return Blueprint(template, "graph", open_trace(model, remade.example_inputs, remade.rules))
-    found = attribute_meanings(model, info.plan)
-    return Blueprint(
-        template, attributes=frozenset(k for k in found if f"{k[0].__qualname__}.{k[1]}" in info.attributes)
-    )

@@ -47,7 +47,7 @@ def profile(
         if widths is not None:  # the recipe's tiers need not go with other widths
             changes |= {"widths": widths, "tiers": "1:1", "drop_scale": 1, "devices": None}
         model = replace(model, **changes)
-        federation, name = list(model.federations())[-1], name or model.name
+        federation, name = model.federation(-1), name or model.name
     else:
         federation = of_model(model, inputs, widths, batch_size or 16, epochs or 1)
     return profile_federation(federation, kd=kd, measure=measure, examples=examples, device=device, name=name, say=say)

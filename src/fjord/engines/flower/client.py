@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp as ClientApp
 from fjord.devices.budget import LIMITS, Budget
 from fjord.devices.load import Limits, read
 from fjord.devices.profile import Profile
+from fjord.elastic.description import describe
 from fjord.elastic.slice import Places
 from fjord.engines.flower.codec import decode_task, encode_update, unpack
 from fjord.engines.flower.ease import Ease
@@ -42,7 +43,7 @@ def client_app(make: Callable[[Order], Device]) -> ClientApp:
         """Train one client."""
         torch.set_num_threads(1)  # sums depend on it
         head, blocks = unpack(message.content)
-        device = make(Order.of(head))
+        device = _device(make, Order.of(head), context)
         task = decode_task(head, blocks, device.trainer.model, device.places)
         mine = context.node_config.get("client-id")
         if mine is not None and mine != task.client_id:
@@ -70,6 +71,19 @@ def client_app(make: Callable[[Order], Device]) -> ClientApp:
     return app
 
 
+def _device(make: Callable[[Order], Device], order: Order, context: Context) -> Device:
+    """Make the experiment; its plan is kept by the node, as each message may have a process of its own."""
+    asked = json.dumps(order.fields())
+    kept = context.state.config_records.get("fjord-plan")
+    if kept is not None and kept["asked"] == asked:
+        return make(replace(order, known=str(kept["model"])))
+    device = make(order)
+    if device.trainer.model.blueprint.route == "module":  # a graph would have to be traced again all the same
+        told = ConfigRecord({"asked": asked, "model": describe(device.trainer.model)})
+        context.state.config_records["fjord-plan"] = told
+    return device
+
+
 def _measured(
     make: Callable[[Order], Device], order: Order, limits: Mapping[str, Any], context: Context
 ) -> ConfigRecord:
@@ -78,7 +92,7 @@ def _measured(
     known = context.state.config_records.get("fjord-profile")
     if known is None or known["asked"] != asked:
         torch.set_num_threads(1)
-        device, mine = make(order), context.node_config.get("client-id")
+        device, mine = _device(make, order, context), context.node_config.get("client-id")
         if "examples" not in limits and type(mine) is int:
             limits = {**limits, "examples": len(device.trainer.data.examples(mine)[0])}
         budget = Budget.parse(limits, "")

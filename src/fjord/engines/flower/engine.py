@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from flwr.app import Message
@@ -18,7 +18,8 @@ from fjord.engines.flower.post import Post
 from fjord.engines.inprocess import InProcess
 from fjord.evaluate import Tested
 from fjord.local import Task, Trainer, Update
-from fjord.width import Width
+from fjord.timing import held_width
+from fjord.width import Width, WidthSpace
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Order:
     recipe: str
     settings: tuple[str, ...] = ()
     stage: int = 0
+    known: str = field(default="", compare=False)
+    """The description of that model, where a device has made it before; it does not travel."""
 
     def fields(self) -> dict[str, int | str]:
         """Return it as it travels."""
@@ -59,12 +62,12 @@ class FlowerEngine:
     """Trains clients on the nodes of a Grid; scores on this machine."""
 
     def __init__(
-        self, grid: Grid, trainer: Trainer, test: TestSet, order: Order, patience: Patience, smallest: Width
+        self, grid: Grid, trainer: Trainer, test: TestSet, order: Order, patience: Patience, space: WidthSpace
     ) -> None:
         self.local, self.parts = InProcess(trainer, test), trainer.parts
-        self.plan, self.order, self.patience = trainer.model.plan, order, patience
+        self.plan, self.space, self.order, self.patience = trainer.model.plan, space, order, patience
         self.post = Post(grid)
-        self.nodes = Nodes(self.post, smallest, order.fields())
+        self.nodes = Nodes(self.post, space.widths[0], order.fields())
         self.facts: dict[str, float] = {}
 
     def __enter__(self) -> Self:
@@ -94,7 +97,7 @@ class FlowerEngine:
 
     def _send(self, task: Task, end: float, carriers: dict[str, int]) -> str:
         """Send a task; return the id of its message, and note which node carries it, or say why it is not sent."""
-        node = self.nodes.choose(task.client_id, task.bytes)
+        node = self.nodes.choose(task.client_id, held_width(self.plan, self.space, task.held), task.bytes)
         if isinstance(node, str):
             return node
         message = self.post.send(node, "train", encode_task(task, self.plan, self.order.fields()), end)

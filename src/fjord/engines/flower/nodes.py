@@ -33,6 +33,10 @@ class Node:
     load: tuple[int, int] = (0, 0)
     """The messages and the bytes it has been sent this round: each message starts a process, which takes longest."""
 
+    def carries(self, width: Width) -> bool:
+        """Say whether it can carry a submodel."""
+        return self.ceiling is None or width <= self.ceiling
+
 
 class Nodes:
     """The nodes that are connected, each asked once."""
@@ -75,24 +79,34 @@ class Nodes:
             if not is_late(reply):
                 self.known[node] = described(reply)
 
-    def choose(self, client_id: int, size: int) -> int | str:
-        """Return the node that trains a client, the least loaded of several, or why there is none."""
+    def choose(self, client_id: int, width: Width, size: int) -> int | str:
+        """Return the node that trains a client, the least loaded that can carry its part, or why there is none."""
         usable = {node: info for node, info in self.online.items() if not info.fault}
         own = {node: info for node, info in usable.items() if info.client_id == client_id}
         free = {node: info for node, info in usable.items() if info.client_id is None}
-        fitting = own or {node: info for node, info in free.items() if node not in self.late} or free
+        fitting = {node: info for node, info in (own or free).items() if info.carries(width)}
+        fitting = {node: info for node, info in fitting.items() if own or node not in self.late} or fitting
         if not fitting:
-            faulty = {node: info for node, info in self.online.items() if info.fault}
-            named = sorted(faulty, key=lambda node: faulty[node].client_id != client_id)  # its own first
-            fault = f": node {named[0]}: {faulty[named[0]].fault}" if named else ""
-            return f"no usable node is connected for it{fault}"
+            return self._too_narrow(own or free, width, "its" if own else "any") or self._nobody(client_id)
         chosen = min(fitting, key=lambda node: fitting[node].load)
-        ceiling = fitting[chosen].ceiling
-        if ceiling is not None and ceiling < self.smallest:
-            return f"its node's ceiling {ceiling} is below the smallest width {self.smallest}"
         messages, sent = fitting[chosen].load
         fitting[chosen].load = messages + 1, sent + size
         return chosen
+
+    def _too_narrow(self, asked: Mapping[int, Node], width: Width, whose: str) -> str:
+        """Say that no node can carry so much, if that is what is wrong."""
+        ceilings = [info.ceiling for info in asked.values() if info.ceiling is not None]
+        if not ceilings:
+            return ""
+        if max(ceilings) < self.smallest:
+            return f"the ceiling of {whose} node, {max(ceilings)}, is below the smallest width {self.smallest}"
+        return f"the ceiling of {whose} node is at most {max(ceilings)}, and it would have to carry {width}"
+
+    def _nobody(self, client_id: int) -> str:
+        faulty = {node: info for node, info in self.online.items() if info.fault}
+        named = sorted(faulty, key=lambda node: faulty[node].client_id != client_id)  # its own first
+        fault = f": node {named[0]}: {faulty[named[0]].fault}" if named else ""
+        return f"no usable node is connected for it{fault}"
 
     def lowered(self, client_id: int, usual: Width) -> Width:
         """Return a client's ceiling where its own node says that it can carry less."""
