@@ -82,8 +82,8 @@ def test_each_task_runs_from_a_folder(tmp_path, monkeypatch, recipe):
 )
 def test_each_task_runs_on_real_data(tmp_path, decoded, monkeypatch, recipe):
     monkeypatch.setenv("FJORD_CACHE", str(decoded))
-    rows = run(tmp_path, recipe, "widths=1/5")
-    assert [row["round"] for row in rows] == [0, 1, 2]
+    rows = run(tmp_path, recipe, "widths=1/5", "num_rounds=2")  # the whole test set is scored once, at the end
+    assert [row["round"] for row in rows] == [0, 1]
     assert rows[-1]["scores"]["1/5"]["loss"] < 6
     assert "FJORD_DATA" in os.environ
 
