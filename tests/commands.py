@@ -12,6 +12,8 @@ import tempfile
 from multiprocessing import get_context
 from pathlib import Path
 
+import torch
+
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(["fjord.cli", "fjord.report", "torch._dynamo", "torch.export._trace"])
 
@@ -25,6 +27,7 @@ def _begin(words: tuple[str, ...], folder: Path, env: dict[str, str], output: tu
     for number, path in enumerate(output, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)
     sys.path.insert(0, str(folder))
     first, *rest = words
     sys.argv = [first, *rest] if first not in ("-m", "-c") else [first, *rest[1:]]
