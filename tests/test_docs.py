@@ -56,7 +56,7 @@ def test_the_commands_of_the_readme_run(folder):
     for command in chosen:
         if command in real and ("cifar10" in command or "FJORD_DATA" not in os.environ):
             continue  # test_tasks.py runs the recipes on small folders, and CIFAR10 with fewer steps
-        short = ["--set", "num_rounds=2", "--set", "eval_every=1"] if command[1] == "run" else []
+        short = ["--set", "num_rounds=2", "--set", "eval_every=2"] if command[1] == "run" else []
         done = commands.fjord(*command[1:], *short, cwd=folder)
         assert done.returncode == 0, (command, done.stderr)
     for page in ("runs/demo/0/report.html", "compare.html", "runs/mine/0/report.html"):
