@@ -17,15 +17,17 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## the main job, on data that needs no download
 	$(BIN)/fjord run
 
-# In the order of the files: else those with few tests come last, among them the slowest, which mostly wait.
+# Three workers for two cores, as fleets and killed runs mostly wait; in the order that tests/conftest.py gives.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
 test: $(READY)  ## all tests and doctests
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
 
 check: $(READY)  ## what must pass before a commit
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
 
 bench: $(READY)  ## ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.plan_time

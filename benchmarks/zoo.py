@@ -8,6 +8,7 @@ import multiprocessing
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,25 +44,28 @@ def declare_torchvision_operators() -> None:
         declare_torchvision_operators.library = library  # type: ignore[attr-defined]  # lives as long as the process
 
 
-def build(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
-    """Return an untrained model and an example of its inputs."""
+Made = tuple[nn.Module, tuple[Any, ...]]
+
+
+def build(name: str, **options: Any) -> Made:
+    """Return an untrained model and an example of its inputs; `options` are those of its own library."""
     declare_torchvision_operators()
     torch.manual_seed(0)
     if name.startswith("tv:"):
         import torchvision
 
-        return torchvision.models.get_model(name[3:], weights=None), (torch.randn(2, 3, 224, 224),)
+        return torchvision.models.get_model(name[3:], weights=None, **options), (torch.randn(2, 3, 224, 224),)
     import timm
 
-    model = timm.create_model(name, pretrained=False)
+    model = timm.create_model(name, pretrained=False, **options)
     return model, (torch.randn(2, *model.default_cfg["input_size"]),)
 
 
-def outcome(name: str) -> Outcome:
+def outcome(name: str, make: Callable[[str], Made] = build) -> Outcome:
     """Make one model elastic, cut it in half, and run the half."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    model, inputs = build(name)
+    model, inputs = make(name)
     start = time.perf_counter()
     try:
         elastic = fjord.elasticize(model, inputs, widths=fjord.WidthSpace.of(["1/2", "1"]))

@@ -7,6 +7,12 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+LONG = ("test_deployment.py", "test_docs.py", "test_tasks.py", "test_zoo.py", "test_reliability.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first: at the end they would leave the other cores idle."""
+    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,6 @@
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from commands import Python
 from fjord.data.cache import cache_folder, cached, digest
 
 KEY = {"source": "here", "files": [["a", 1, 2]]}
@@ -176,8 +175,8 @@ assert torch.equal(found["labels"], torch.arange(7))
 """
 
 
-def start(notes: Path, seconds: float, *more: str) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(notes), str(seconds), *more])
+def start(notes: Path, seconds: float, *more: str) -> Python:
+    return Python("-c", CHILD, str(notes), str(seconds), *more)
 
 
 def wait_for(notes: Path, text: str) -> None:
@@ -201,7 +200,7 @@ def test_after_a_kill_the_next_start_builds_and_leaves_no_rest(
     notes = tmp_path / "notes"
     child = start(notes, seconds, *more)
     wait_for(notes, text)
-    child.send_signal(signal.SIGKILL)
+    os.kill(child.pid, signal.SIGKILL)
     child.wait()
     assert len(files(folder)) == len(more)  # the draft
     build = Build()

@@ -2,23 +2,18 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
+import commands
 import fjord
 from fjord.cli import main
 from motifs import MOTIFS
 
 
-def fjord_command(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fjord.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
-
-
 def test_footprint_prints_table_1b_and_its_convention():
-    done = fjord_command("footprint", "cnn")
+    done = commands.fjord("footprint", "cnn")
     assert done.returncode == 0, done.stderr
     for words in ("46,976", "490,880", "25,182", "without norm layers and embeddings"):
         assert words in done.stdout
@@ -41,11 +36,11 @@ def number():
 
 def test_inspect_takes_a_user_s_own_function(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
-    done = fjord_command("inspect", "mine:tiny", cwd=tmp_path)
+    done = commands.fjord("inspect", "mine:tiny", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "0.weight[0]" in done.stdout
     assert "model output" in done.stdout
-    done = fjord_command("footprint", "mine:alone", "--input", "4x6", "--widths", "1/2,1", cwd=tmp_path)
+    done = commands.fjord("footprint", "mine:alone", "--input", "4x6", "--widths", "1/2,1", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "1/2" in done.stdout
 
@@ -81,15 +76,16 @@ def test_cut_writes_the_weights_of_one_width(tmp_path):
     motif = MOTIFS["residual add"]
     elastic = fjord.elasticize(motif.build().double(), motif.inputs())
     elastic.save(tmp_path / "model.safetensors")
-    done = fjord_command("cut", "model.safetensors", "--width", "40%", "--output", "small.safetensors", cwd=tmp_path)
+    done = commands.fjord("cut", "model.safetensors", "--width", "40%", "--output", "small.safetensors", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     net = fjord.load(tmp_path / "small.safetensors", motif.build().double())
     with pytest.raises(ValueError, match="holds the submodel of width 2/5 alone"):
         fjord.read_cut(tmp_path / "small.safetensors", "1/5")
-    done = fjord_command("inspect", "model.safetensors", cwd=tmp_path)
+    done = commands.fjord("inspect", "model.safetensors", cwd=tmp_path)
     assert "stem.weight[0]" in done.stdout, done.stderr
     assert torch.equal(net.stem.weight, elastic.cut("2/5").stem.weight)
 
 
 def test_list_names_the_recipes():
-    assert "theorem1.decaying" in fjord_command("list").stdout
+    command = [sys.executable, "-m", "fjord.cli", "list"]  # a start of Python from nothing
+    assert "theorem1.decaying" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

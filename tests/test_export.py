@@ -73,7 +73,7 @@ def in_onnx_runtime(path, *tensors: torch.Tensor) -> list[torch.Tensor]:
 @ONNX
 @pytest.mark.parametrize(
     ("name", "widths"),
-    [("cnn", fjord.uniform(5).widths), ("rnn", fjord.uniform(5).widths), ("resnet18", ("1/5", "3/5"))],
+    [("cnn", fjord.uniform(5).widths), ("rnn", ("1/5", "3/5", "1")), ("resnet18", ("1/5", "3/5"))],
 )
 def test_every_width_agrees_with_its_source_in_onnx_runtime(name, widths, tmp_path):
     model, inputs = model_of(name)

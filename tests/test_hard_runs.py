@@ -1,9 +1,6 @@
 """Runs that went wrong once: each is a case someone could meet."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import commands
 import fjord
 from fjord.cli.display import warnings_of
 from fjord.report import page
@@ -192,14 +190,9 @@ def careless():
 """
 
 
-def fjord_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fjord.cli", "run", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=dict(os.environ))
-
-
 def test_an_error_in_a_worker_names_the_client_and_shows_the_line(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
-    done = fjord_run(tmp_path, "broken.py", "--no-page")
+    done = commands.fjord("run", "broken.py", "--no-page", cwd=tmp_path)
     assert done.returncode == 2
     assert "client 1, round 0: KeyError: 'image'" in done.stderr
     assert 'raise KeyError("image")' in done.stderr
@@ -207,7 +200,7 @@ def test_an_error_in_a_worker_names_the_client_and_shows_the_line(tmp_path):
 
 def test_a_mistake_in_the_user_s_own_recipe_keeps_its_traceback(tmp_path):
     (tmp_path / "broken.py").write_text(BROKEN)
-    done = fjord_run(tmp_path, "broken.py:careless")
+    done = commands.fjord("run", "broken.py:careless", cwd=tmp_path)
     assert done.returncode == 1
     assert "a, b = [1]" in done.stderr
 

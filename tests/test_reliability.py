@@ -12,6 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 import fjord
+from commands import Python
 
 RECIPE = """
 import os, signal, time
@@ -120,23 +121,14 @@ def folder(tmp_path_factory):
     return path
 
 
-def start(folder: Path, *arguments: str, killer: tuple[str, int] | None = None, **env: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, killer: tuple[str, int] | None = None, **env: str) -> Python:
     program = ["-m", "fjord.cli"] if killer is None else ["killer.py", killer[0], str(killer[1])]
-    return subprocess.Popen(
-        [sys.executable, *program, "run", *arguments],
-        cwd=folder,
-        env={**os.environ, **env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
-    )
+    return Python(*program, "run", *arguments, cwd=folder, **env)
 
 
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
+def finish(process: Python) -> tuple[int, str, str]:
+    done = process.finish()
+    return done.returncode, done.stdout, done.stderr
 
 
 def run_to_the_end(folder: Path, *arguments: str) -> str:
@@ -147,8 +139,9 @@ def run_to_the_end(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def calm(folder):
-    """The weights and metrics of a run that nothing disturbed, with one worker."""
-    run_to_the_end(folder, "tiny.py", "--output", "calm", "--set", "workers=1")
+    """The weights and metrics of a run that nothing disturbed, with one worker, by Python started from nothing."""
+    words = ["run", "tiny.py", "--output", "calm", "--set", "workers=1", "--no-page"]
+    subprocess.run([sys.executable, "-m", "fjord.cli", *words], cwd=folder, check=True, capture_output=True)
     return folder / "calm"
 
 
@@ -199,10 +192,8 @@ def test_a_run_killed_from_outside_ends_with_the_same_weights_and_leaves_no_work
         while len(rows_seen(folder / "outside")) < wanted and process.poll() is None:
             time.sleep(0.005)
         workers += children_of(process.pid)
-        process.kill()
+        os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        process.stdout.close()
-        process.stderr.close()
         arguments = ["--resume", "outside"]
     assert len(workers) == 6
     deadline = time.monotonic() + 20
@@ -217,9 +208,9 @@ def test_a_folder_belongs_to_one_process_at_a_time(folder, calm):
     process = start(folder, "tiny.py", "--output", "shared", "--no-page", SLOW="0.1")
     while len(rows_seen(folder / "shared")) < 1 and process.poll() is None:
         time.sleep(0.005)
-    process.send_signal(signal.SIGSTOP)  # it must not be done before the other has looked
+    os.kill(process.pid, signal.SIGSTOP)  # it must not be done before the other has looked
     code, _, err = finish(start(folder, "--resume", "shared"))
-    process.send_signal(signal.SIGCONT)
+    os.kill(process.pid, signal.SIGCONT)
     assert code == 2
     assert err.strip() == "fjord: run folder shared: another process runs in this folder; wait for it, or end it"
     assert finish(process)[0] == 0
@@ -279,7 +270,7 @@ def test_a_disk_that_fills_up_at_a_checkpoint_keeps_the_last_one(folder, calm):
         "import resource, sys; from fjord.cli import main; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
         "sys.argv = ['fjord', 'run', 'tiny.py', '--output', 'filled', '--no-page']; main()"
     )
-    done = subprocess.run([sys.executable, "-c", limit], cwd=folder, capture_output=True, text=True, check=False)
+    done = Python("-c", limit, cwd=folder).finish()
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
     assert "Traceback" not in done.stderr

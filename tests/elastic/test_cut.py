@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 import fjord
 import oracles
-from fjord.elastic.check import Proof
 from fjord.elastic.model import ElasticModel
 from motifs import MOTIFS, Motif
 
 SPACES = {"uniform-5": fjord.uniform(5), "uniform-10": fjord.uniform(10)}
+CASES = [(name, space) for name in MOTIFS for space in SPACES if (name, space) != ("paper resnet18", "uniform-10")]
+"""ResNet18 is a hundred times as large as the others, and none of its structures is in it alone."""
 
 
 @cache
@@ -28,8 +29,7 @@ def test_families_are_those_a_person_would_name(name):
     assert {f.name: f.units for f in elastic.plan.families} == MOTIFS[name].families
 
 
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("name", MOTIFS)
+@pytest.mark.parametrize(("name", "space"), CASES)
 def test_each_family_keeps_its_first_ceil_units(name, space):
     _, elastic = made(name, space)
     for width in SPACES[space].widths:
@@ -39,8 +39,7 @@ def test_each_family_keeps_its_first_ceil_units(name, space):
             assert kept == list(range(family.multiple * oracles.first_units(width, per_unit)))
 
 
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("name", MOTIFS)
+@pytest.mark.parametrize(("name", "space"), CASES)
 def test_cut_equals_masked(name, space):
     model, elastic = made(name, space)
     inputs = MOTIFS[name].inputs()
@@ -53,8 +52,7 @@ def test_cut_equals_masked(name, space):
         assert oracles.close(net(*inputs), expected)
 
 
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("name", MOTIFS)
+@pytest.mark.parametrize(("name", "space"), CASES)
 def test_gradients_equal_those_of_the_masked_model(name, space):
     model, elastic = made(name, space)
     inputs = MOTIFS[name].inputs()
@@ -81,15 +79,6 @@ def loss(output: Tensor | dict[str, Tensor]) -> Tensor:
     scores = output["scores"] if isinstance(output, dict) else output
     weights = torch.linspace(-1, 1, scores.numel(), dtype=scores.dtype).reshape(scores.shape)
     return (scores * weights).sum()
-
-
-@pytest.mark.parametrize("name", MOTIFS)
-def test_permuting_units_changes_nothing(name):
-    motif = MOTIFS[name]
-    model = oracles.randomise(motif.build())
-    trace = fjord.elastic.trace.Tracer(model, motif.inputs()).trace()
-    plan = fjord.elastic.families.build_plan(model, trace, SPACES["uniform-5"].widths, motif.freeze)
-    assert Proof(model, motif.inputs(), trace, plan).permutation_error() < 1e-10
 
 
 @pytest.mark.parametrize("name", MOTIFS)

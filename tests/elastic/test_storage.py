@@ -1,6 +1,7 @@
 """One file holds an elastic model, and any width can be cut out of it."""
 
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -22,11 +23,15 @@ NAMES = [
 ]
 
 
-def saved(name, tmp_path):
+@cache
+def made(name):
     motif = MOTIFS[name]
-    elastic = fjord.elasticize(oracles.randomise(motif.build()), motif.inputs(), freeze=motif.freeze)
-    elastic.save(tmp_path / "model.safetensors")
-    return elastic.eval(), motif, tmp_path / "model.safetensors"
+    return fjord.elasticize(oracles.randomise(motif.build()), motif.inputs(), freeze=motif.freeze).eval()
+
+
+def saved(name, tmp_path):
+    made(name).save(tmp_path / "model.safetensors")
+    return made(name), MOTIFS[name], tmp_path / "model.safetensors"
 
 
 @pytest.mark.parametrize("name", NAMES)
