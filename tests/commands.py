@@ -56,7 +56,7 @@ class Python:
         """Return the exit code, or None while it runs."""
         return self._process.exitcode
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 300) -> int:
         """Return the exit code when it has ended."""
         self._process.join(seconds)
         assert self._process.exitcode is not None, f"it still runs after {seconds} s"
