@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import random
 import re
 import threading
@@ -317,6 +318,8 @@ def test_a_controller_answers_with_the_submodel_of_its_width(trained, monkeypatc
     monkeypatch.setattr(trained, "at", lambda width: stage.net(width, inner[width]))
     controller = fjord.Controller(trained, image, target=0.022, clock=stage.clock)
     assert controller.policy.idle == pytest.approx(IDLE)
+    assert controller.served.requests == 0
+    assert math.isnan(controller.served.mean_width)
     for load, width in ((1.0, "1"), (2.0, "3/5"), (5.0, "1/5"), (1.0, "1")):
         stage.load = load
         for _ in range(60):

@@ -23,7 +23,7 @@ from fjord.elastic.norms import Norms, locate, norm_tensors
 from fjord.elastic.plan import WidthPlan
 from fjord.elastic.rules import Rule
 from fjord.elastic.trace import named_tensors
-from fjord.width import WidthLike, Widths, WidthSpace, parse_width
+from fjord.width import Widths, WidthSpace, parse_width
 
 FORMAT = 1
 
@@ -155,20 +155,26 @@ def read_cut(path: str | Path, width: Widths) -> dict[str, Tensor]:
 def write_cut(source: str | Path, width: Widths, target: str | Path) -> dict[str, Tensor]:
     """Cut one width out of a file into a file of its own, which `load` opens."""
     tensors = read_cut(source, width)
-    write(target, tensors, {"fjord": read_info(source).text, "width": _as_text(width)})
+    write(target, tensors, {"fjord": read_info(source).text, "width": show_widths(width)})
     return tensors
 
 
-def _as_text(width: Widths) -> str:
+def show_widths(width: Widths) -> str:
     """Write a width as text, or widths by layer as JSON."""
     if isinstance(width, Mapping):
         return json.dumps({name: str(parse_width(value)) for name, value in width.items()})
     return str(parse_width(width))
 
 
-def _from_text(text: str) -> Widths:
-    widths: dict[str, WidthLike] | str = json.loads(text) if text.startswith("{") else text
-    return widths
+def parse_widths(text: str) -> Widths:
+    """Read back a width, or widths by layer.
+
+    >>> parse_widths('{"*": "2/5"}'), parse_widths("2/5")
+    ({'*': Fraction(2, 5)}, Fraction(2, 5))
+    """
+    if text.startswith("{"):
+        return {name: parse_width(value) for name, value in json.loads(text).items()}
+    return parse_width(text)
 
 
 def _check_tensors(path: str | Path, file: Any, info: Info) -> None:
@@ -241,7 +247,7 @@ def load(
             raise ValueError(f"{path}: holds the submodel of width {info.width} alone; load it without a width")
         with _open(path) as file:
             tensors = as_kinds({key: file.get_tensor(key) for key in file.keys()}, model)
-        return blueprint.build(tensors, info.plan, info.plan.ordered(_from_text(info.width))).train(model.training)
+        return blueprint.build(tensors, info.plan, info.plan.ordered(parse_widths(info.width))).train(model.training)
     if width is None:
         with _open(path) as file:
             _check_tensors(path, file, info)
