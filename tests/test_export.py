@@ -23,6 +23,7 @@ from fjord.central.setting import Central
 from fjord.cli import main
 from fjord.elastic.storage import write_cut
 from fjord.exports import formats, trial
+from fjord.exports.plain import fixed
 from fjord.exports.trial import difference, random_inputs
 from fjord.models.catalog import find_model
 from fjord.recipes import central
@@ -167,6 +168,36 @@ def test_a_step_carries_its_states(kind, to, tmp_path):
     done = fjord.export(model, "3/5", tmp_path / "net", inputs, to=to, step=True)
     assert "states in, states out" in done.note
     assert done.difference <= 1e-5
+
+
+class TimeFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells, self.head = nn.LSTM(4, 10), nn.Linear(10, 3)
+
+    def forward(self, x):
+        return self.head(self.cells(x)[0])
+
+
+@pytest.mark.parametrize("to", ["torch", pytest.param("onnx", marks=ONNX)])
+def test_an_axis_of_time_is_not_taken_for_one_of_examples(to, tmp_path):
+    x = torch.randn(5, 2, 4)
+    model = fjord.elasticize(TimeFirst(), x)
+    done = fjord.export(model, "2/5", tmp_path / "net", x, to=to)
+    assert not done.open_batch
+    assert [i["shape"] for i in done.inputs] == [[5, 2, 4]]
+    assert done.macs == 10 * (4 * 4 * (4 + 4) + 3 * 4 + 16 * 4)
+    runner, _ = formats.FORMATS[to].open_file(done.path)
+    torch.testing.assert_close(runner([x])[0], model.cut("2/5").eval()(x))
+
+
+def test_steps_of_a_model_with_time_first_take_one_example_where_a_format_fixes_them(tmp_path, monkeypatch):
+    honest = formats.FORMATS["torch"]
+    alone = replace(honest, write=lambda plain, *rest: honest.write(fixed(plain), *rest), unrolls=True)
+    monkeypatch.setitem(formats.FORMATS, "torch", alone)
+    x = torch.randn(5, 2, 4)
+    done = fjord.export(fjord.elasticize(TimeFirst(), x), "2/5", tmp_path / "net", x, to="torch")
+    assert [i["shape"] for i in done.inputs] == [[1, 1, 4], [1, 1, 4], [1, 1, 4]]
 
 
 @EXECUTORCH

@@ -11,9 +11,8 @@ from torch import nn
 
 from fjord.cli.trained import MODEL, Trained, open_trained
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.probe import probe
 from fjord.elastic.storage import parse_widths
-from fjord.exports.export import Exported, Order, demand_free, demand_trained, export_net, macs_of
+from fjord.exports.export import Exported, Order, demand_free, demand_trained, export_net
 from fjord.exports.formats import FORMATS, find_format
 from fjord.width import Width, Widths, parse_width
 
@@ -50,7 +49,7 @@ def export(
         with out.status(f"{order.path} ..."):
             net = _submodel(opened, order.width)
             done.append(export_net(net, opened.entry.model, opened.entry.inputs, order))
-    _show(opened, done, f"{checkpoint} to {to}")
+    _show(done, f"{checkpoint} to {to}")
 
 
 def _chosen(opened: Trained, width: str | None, widths: str | None) -> list[Widths]:
@@ -115,9 +114,7 @@ def _make(folder: Path) -> None:
         raise ValueError(f"--output {folder}: with --widths it names a folder: {error}") from error
 
 
-def _show(opened: Trained, done: list[Exported], title: str) -> None:
-    entry = opened.entry
-    full = macs_of(entry.model, entry.inputs, probe(entry.model, entry.inputs).batched)
+def _show(done: list[Exported], title: str) -> None:
     widest = next((row.latency for row in done if row.width == 1), None)
     table = Table(title=title)
     table.add_column("width", no_wrap=True)
@@ -125,11 +122,12 @@ def _show(opened: Trained, done: list[Exported], title: str) -> None:
     for name in ("bytes", "difference", "ms", "/ full", "MACs / full"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in done:
-        shares = "" if widest is None else f"{row.latency / widest:.2f}", f"{row.macs / full:.2f}"
+        shares = "" if widest is None else f"{row.latency / widest:.2f}", f"{row.macs / row.full_macs:.2f}"
         numbers = f"{row.bytes:,}", f"{row.difference:.1e}", f"{row.latency * 1e3:.3g}"
         label = "by layer" if isinstance(row.width, Mapping) else str(row.width)
         table.add_row(label, row.path.name, *numbers, *shares)
     out.print(table)
-    batch = "any batch" if done[0].open_batch else "one example a call"
-    notes = "; ".join(filter(None, (batch, done[0].note, "ms: one example, one thread, this machine")))
+    takes = " and ".join(f"{i['name']} {'x'.join(map(str, i['shape']))}" for i in done[0].inputs)
+    batch = f"any batch ({takes})" if done[0].open_batch else f"{takes} alone"
+    notes = "; ".join(filter(None, (batch, done[0].note, "ms: the smallest batch, one thread, this machine")))
     out.print(f"In {done[0].path.resolve().parent}: {notes}.", markup=False, soft_wrap=True)

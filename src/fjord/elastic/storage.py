@@ -85,14 +85,19 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         save_file({k: t.detach().contiguous() for k, t in tensors.items()}, draft, metadata)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())  # a name must never stand for a file that a power cut left empty
         draft.chmod(0o666 & ~_umask())  # safetensors leaves files to their owner alone
-        os.replace(draft, path)
+        put_in_place(draft, path)
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
         raise ValueError(f"{path}: cannot be written: {error}") from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def put_in_place(draft: Path, path: Path) -> None:
+    """Give a draft its name, which must never stand for a file that a power cut left empty."""
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(draft, path)
 
 
 def _umask() -> int:

@@ -14,14 +14,14 @@ from torch.utils import _pytree as pytree
 from fjord.elastic.blueprint import without_weights
 from fjord.elastic.model import ElasticModel, Mix, as_mix
 from fjord.elastic.norms import norm_tensors
-from fjord.elastic.probe import probe
-from fjord.elastic.storage import parse_widths, show_widths
+from fjord.elastic.probe import resized
+from fjord.elastic.storage import parse_widths, put_in_place, show_widths
 from fjord.exports.formats import find_format
 from fjord.exports.plain import fixed
-from fjord.exports.step import recurrent
+from fjord.exports.step import demand_steps, recurrent
 from fjord.exports.traced import first_line, quiet
-from fjord.exports.trial import TOLERANCE, Trial, latency, one_thread
-from fjord.footprint import count_macs, on_meta
+from fjord.exports.trial import TOLERANCE, Trial, is_batched, latency, one_thread
+from fjord.footprint import count_macs
 from fjord.width import Width, Widths, WidthSpace
 
 
@@ -38,7 +38,11 @@ class Exported:
     latency: float
     """Seconds of a call with one example, one thread."""
     macs: int
+    full_macs: int
+    """Those of the full-size model."""
     open_batch: bool
+    inputs: tuple[Mapping[str, Any], ...]
+    """Name, shape and type of each input, with 'batch' for a size that is open."""
     note: str = ""
 
 
@@ -97,8 +101,8 @@ def export_net(net: nn.Module, template: nn.Module, inputs: tuple[Any, ...], ord
     """Write a plain submodel of a full-size model, which may be without weights."""
     form = find_format(order.to)
     demand_free(order.path, order.force)
-    batched = probe(template, inputs).batched
-    trial = Trial(net.eval(), template, inputs, batched, order.step or (form.unrolls and bool(recurrent(net))))
+    trial = _trial(net.eval(), template, inputs, order.step or (form.unrolls and bool(recurrent(net))))
+    macs = macs_of(net, trial), macs_of(template, trial)
     facts = {"format": 1, "fjord": version("fjord-fl"), "width": show_widths(order.width), **order.facts}
     with quiet(), one_thread(), _draft(order.path) as draft:
         written = form.write(trial.plain(), facts, draft)
@@ -115,15 +119,21 @@ def export_net(net: nn.Module, template: nn.Module, inputs: tuple[Any, ...], ord
             )
         seconds = latency(run, fixed(written).example)
         size = draft.stat().st_size
-        os.replace(draft, order.path)
-    macs = macs_of(net, inputs, batched)
-    return Exported(order.width, order.path, size, worst, seconds, macs, written.open_batch, written.note)
+        put_in_place(draft, order.path)
+    takes = written.open_batch, tuple(written.described())
+    return Exported(order.width, order.path, size, worst, seconds, *macs, *takes, written.note)
 
 
-def macs_of(net: nn.Module, inputs: tuple[Any, ...], batched: bool) -> int:
-    """Return the multiply-accumulates of one example."""
-    moved = on_meta(inputs, 1) if batched else pytree.tree_map_only(Tensor, lambda t: t.to("meta"), inputs)
-    return count_macs(without_weights(net), moved)
+def _trial(net: nn.Module, template: nn.Module, inputs: tuple[Any, ...], step: bool) -> Trial:
+    if step:
+        demand_steps(net, inputs)
+    return Trial(net, template, inputs, step or is_batched(net, template, inputs), step)
+
+
+def macs_of(net: nn.Module, trial: Trial) -> int:
+    """Return the multiply-accumulates of one example, or of a whole call where the inputs have no axis of examples."""
+    inputs = resized(trial.inputs, 1, trial.axis) if trial.batched else trial.inputs
+    return count_macs(without_weights(net), pytree.tree_map_only(Tensor, lambda t: t.to("meta"), inputs))
 
 
 def demand_free(path: Path, force: bool) -> None:
