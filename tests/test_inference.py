@@ -34,10 +34,11 @@ class Net(nn.Module):
         super().__init__()
         self.fixed = fixed
         self.conv, self.norm, self.drop = nn.Conv2d(1, 20, 3), nn.BatchNorm2d(20), nn.Dropout(0.5)
+        self.spots = nn.Dropout2d(0.5)
         self.head = nn.Linear(20, 4)
 
     def forward(self, x):
-        y = self.norm(self.conv(x))
+        y = self.norm(self.conv(self.spots(self.drop(x))))
         if self.fixed:
             y = y.view(-1, 20, 36).view(-1, 20, 6, 6)
         return self.head(self.drop(torch.relu(y).mean((2, 3))))
