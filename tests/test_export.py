@@ -19,10 +19,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fjord
+from fjord.central.setting import Central
 from fjord.cli import main
+from fjord.elastic.storage import write_cut
 from fjord.exports import formats, trial
+from fjord.exports.plain import fixed
 from fjord.exports.trial import difference, random_inputs
 from fjord.models.catalog import find_model
+from fjord.recipes import central
 from motifs import MOTIFS
 
 
@@ -164,6 +168,36 @@ def test_a_step_carries_its_states(kind, to, tmp_path):
     done = fjord.export(model, "3/5", tmp_path / "net", inputs, to=to, step=True)
     assert "states in, states out" in done.note
     assert done.difference <= 1e-5
+
+
+class TimeFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cells, self.head = nn.LSTM(4, 10), nn.Linear(10, 3)
+
+    def forward(self, x):
+        return self.head(self.cells(x)[0])
+
+
+@pytest.mark.parametrize("to", ["torch", pytest.param("onnx", marks=ONNX)])
+def test_an_axis_of_time_is_not_taken_for_one_of_examples(to, tmp_path):
+    x = torch.randn(5, 2, 4)
+    model = fjord.elasticize(TimeFirst(), x)
+    done = fjord.export(model, "2/5", tmp_path / "net", x, to=to)
+    assert not done.open_batch
+    assert [i["shape"] for i in done.inputs] == [[5, 2, 4]]
+    assert done.macs == 10 * (4 * 4 * (4 + 4) + 3 * 4 + 16 * 4)
+    runner, _ = formats.FORMATS[to].open_file(done.path)
+    torch.testing.assert_close(runner([x])[0], model.cut("2/5").eval()(x))
+
+
+def test_steps_of_a_model_with_time_first_take_one_example_where_a_format_fixes_them(tmp_path, monkeypatch):
+    honest = formats.FORMATS["torch"]
+    alone = replace(honest, write=lambda plain, *rest: honest.write(fixed(plain), *rest), unrolls=True)
+    monkeypatch.setitem(formats.FORMATS, "torch", alone)
+    x = torch.randn(5, 2, 4)
+    done = fjord.export(fjord.elasticize(TimeFirst(), x), "2/5", tmp_path / "net", x, to="torch")
+    assert [i["shape"] for i in done.inputs] == [[1, 1, 4], [1, 1, 4], [1, 1, 4]]
 
 
 @EXECUTORCH
@@ -310,11 +344,46 @@ def _layers() -> list[nn.Module]:
     return [nn.Flatten(), nn.Linear(16, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 4)]
 
 
+def test_what_was_recalibrated_is_exported_and_what_was_searched(folder):
+    x = torch.randn(8, 1, 4, 4)
+    model = fjord.load(folder / "nested/model.safetensors", nn.Sequential(*_layers())).eval()
+    mixed = {"*": "1", "1": "1/2"}
+    for widths in ("3/4", mixed):
+        fjord.recalibrate(model, widths, [x])
+    model.save(folder / "measured.safetensors")
+    write_cut(folder / "measured.safetensors", mixed, folder / "mixed.safetensors")
+    code = ["--to", "torch", "--model", "mine:net", "--input", "2x1x4x4"]
+    run(folder, "export", "measured.safetensors", *code, "--width", "3/4")
+    run(folder, "export", "mixed.safetensors", *code)
+    fjord.export(model, mixed, folder / "from-python.pt2", x, to="torch")
+    files = {"measured-3of4": "3/4", "mixed": mixed, "from-python": mixed}
+    for name, widths in files.items():
+        found = torch.export.load(folder / f"{name}.pt2").module()(x)
+        torch.testing.assert_close(found, model.cut(widths)(x))
+    facts = {"fjord.json": ""}
+    torch.export.load(folder / "mixed.pt2", extra_files=facts)
+    assert json.loads(json.loads(facts["fjord.json"])["width"]) == {"*": "1", "1": "1/2"}
+
+
+def test_training_on_one_place_is_opened_like_any_run(folder, monkeypatch):
+    names: dict = {}
+    exec(MINE, names)
+    setting = Central(name="alone", model=names["net"], data=names["data"], widths=["1/2", "1"], epochs=1)
+    monkeypatch.setitem(central.RECIPES, "alone", lambda: setting)
+    run(folder, "run", "alone", "--output", "alone", "--no-page")
+    run(folder, "export", "alone", "--to", "torch", "--width", "1/2", "--output", "alone.pt2")
+    x = torch.randn(3, 1, 4, 4)
+    net = fjord.load(folder / "alone/model-1.safetensors", nn.Sequential(*_layers()), width="1/2").eval()
+    torch.testing.assert_close(torch.export.load(folder / "alone.pt2").module()(x), net(x))
+    assert "by layer" in run(folder, "search", "alone", "--macs", "80%")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["nested", "--to", "tflite", "--width", "1"], "--to tflite: unknown; allowed are onnx, executorch, torch"),
         (["nested", "--to", "torch", "--width", "1/3"], "width 1/3 is not one of 1/2, 1"),
+        (["nested", "--to", "torch", "--width", "1/2,1", "--output", "one.pt2"], "width '1/2,1' is not a fraction"),
         (["nested", "--to", "torch"], "--width: give one of 1/2, 1, or --widths all"),
         (["nested", "--to", "torch", "--width", "1", "--widths", "all"], "give one of them"),
         (["nested", "--to", "torch", "--width", "1", "--step"], "a step needs recurrent layers"),
@@ -325,7 +394,7 @@ def _layers() -> list[nn.Module]:
         (["cnn.safetensors", "--to", "torch", "--width", "1"], "holds the weights of a Sequential but not its code"),
         (["cnn.safetensors", "--to", "torch", "--width", "1", "--model", "rnn"], "whose tensors differ"),
         (["short.safetensors", "--to", "torch", "--width", "1"], "not a whole safetensors file"),
-        (["none.safetensors", "--to", "torch", "--width", "1"], "there is no such file"),
+        (["none.safetensors", "--to", "torch", "--width", "1"], "there is no such run folder or file"),
     ],
 )
 def test_mistakes_are_one_line_each(arguments, says, folder, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 import random
 import re
 import threading
@@ -33,10 +34,11 @@ class Net(nn.Module):
         super().__init__()
         self.fixed = fixed
         self.conv, self.norm, self.drop = nn.Conv2d(1, 20, 3), nn.BatchNorm2d(20), nn.Dropout(0.5)
+        self.spots = nn.Dropout2d(0.5)
         self.head = nn.Linear(20, 4)
 
     def forward(self, x):
-        y = self.norm(self.conv(x))
+        y = self.norm(self.conv(self.spots(self.drop(x))))
         if self.fixed:
             y = y.view(-1, 20, 36).view(-1, 20, 6, 6)
         return self.head(self.drop(torch.relu(y).mean((2, 3))))
@@ -161,6 +163,32 @@ def test_switching_width_loads_and_copies_nothing(trained):
     for width, net in nets.items():
         assert trained.at(width) is net
         assert net.get_parameter("two.weight").data_ptr() == full.data_ptr()
+
+
+class Recurrent(nn.Module):
+    """An LSTM, whose gates cannot be views of the full-size weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells, self.norm, self.head = nn.LSTM(4, 10, batch_first=True), nn.BatchNorm1d(10), nn.Linear(10, 4)
+
+    def forward(self, x):
+        return self.head(self.norm(self.cells(x)[0][:, -1]))
+
+
+def test_a_width_first_used_in_inference_mode_can_be_used_and_trained_afterwards():
+    x = torch.randn(6, 3, 4)
+    model = fjord.elasticize(Recurrent(), x).eval()
+    with torch.inference_mode():
+        answers = {width: model.at(width)(x) for width in ("2/5", "1")}
+        fjord.recalibrate(model, "1/2", [x])
+        model.at("1/2")(x)
+    for width, answer in answers.items():
+        torch.testing.assert_close(model.at(width)(x), answer)  # with gradients, the LSTM has another kernel
+    model.train()
+    for width in ("2/5", "1/2"):
+        model.at(width)(x).sum().backward()
+        assert model.at(width).get_parameter("cells.weight_hh_l0").grad is not None
 
 
 def test_submodels_answer_alike_in_many_threads(trained):
@@ -291,6 +319,8 @@ def test_a_controller_answers_with_the_submodel_of_its_width(trained, monkeypatc
     monkeypatch.setattr(trained, "at", lambda width: stage.net(width, inner[width]))
     controller = fjord.Controller(trained, image, target=0.022, clock=stage.clock)
     assert controller.policy.idle == pytest.approx(IDLE)
+    assert controller.served.requests == 0
+    assert math.isnan(controller.served.mean_width)
     for load, width in ((1.0, "1"), (2.0, "3/5"), (5.0, "1/5"), (1.0, "1")):
         stage.load = load
         for _ in range(60):

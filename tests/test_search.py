@@ -1,6 +1,7 @@
 """Widths layer by layer under a budget, against trying everything."""
 
 import json
+import math
 from functools import partial
 from itertools import product
 
@@ -104,6 +105,31 @@ def test_statistics_are_measured_inside_and_kept_for_the_best_alone(tmp_path):
     )
 
 
+def test_a_score_that_is_no_number_is_the_worst():
+    model = trained(9, 6, epochs=1)
+
+    def spoilt(net):
+        return math.nan if net[0].out_features == 6 else net[0].out_features / 9
+
+    found = fjord.search(model, spoilt, LIMIT(macs="100%"))
+    assert found.score == found.uniform_score == 1.0
+    assert fjord.search(model, lambda net: math.nan, LIMIT(macs="100%")).score == -math.inf
+
+
+def test_one_tensor_is_a_request_of_one_input():
+    model = fjord.elasticize(
+        nn.Sequential(nn.Conv2d(1, 10, 3), nn.BatchNorm2d(10), nn.Conv2d(10, 4, 1)), torch.randn(2, 1, 4, 4)
+    )
+    images = torch.randn(2, 1, 4, 4)
+    both = [
+        fjord.search(model, lambda net: 1.0, fjord.Limits(i, macs="50%"), batches=[images]) for i in (images, (images,))
+    ]
+    assert both[0].costs == both[1].costs
+    assert [row.macs for row in fjord.latencies(model, images)] == [
+        row.macs for row in fjord.latencies(model, (images,))
+    ]
+
+
 def test_costs_of_any_widths_are_those_of_the_cut_network():
     model = trained(9, 6, norm=True, epochs=1)
     for widths in ("2/3", {"0": "1/3", "3": "1"}):
@@ -180,7 +206,15 @@ def test_the_command_searches_a_run_and_writes_what_it_found(tmp_path, monkeypat
     nothing = invoke(["search", "run", "--macs", "1"])
     assert isinstance(nothing.exception, ValueError)
     assert "the smallest submodel needs" in str(nothing.exception)
+    nowhere = invoke(["search", "run", "--macs", "50%", "--output", "no/small.safetensors"])
+    assert "--output no/small.safetensors: the folder no does not exist" in str(nowhere.exception)
     unknown = invoke(["search", "run/model.safetensors", "--macs", "50%"])
     assert "give --data RECIPE" in str(unknown.exception)
     assert "no such run folder or file" in str(invoke(["search", "none", "--macs", "50%"]).exception)
-    assert invoke(["latency", "run"]).exit_code == 0
+    timed = invoke(["latency", "run", "--widths", "1/2,1"])
+    assert timed.exit_code == 0
+    assert "1/2" in timed.output
+    assert "3/5" not in timed.output
+    settled = invoke(["latency", "run", "--round-to", "4"])
+    assert "--freeze and --round-to: run is trained" in str(settled.exception)
+    assert "there is none called cnn" in str(invoke(["latency", "cnn", "--data", "mine.py"]).exception)

@@ -5,14 +5,14 @@ import sys
 import typer
 from rich.console import Console
 
-from fjord.cli import data, engines, exports, fleet, inference, models, profile, reproduce, runs, tiers
+from fjord.cli import data, engines, exports, fleet, inference, models, profile, reproduce, runs, search, tiers
 from fjord.engines.pool import raised_here
 
 app = typer.Typer(help="Train one network that every device can carry.", no_args_is_help=True, add_completion=False)
 COMMANDS = (
     *(runs.run, runs.report, runs.show, data.data, models.inspect, models.footprint, models.cut, exports.export),
     *(reproduce.reproduce, reproduce.results),
-    *(profile.profile, tiers.tiers, engines.app, inference.latency, inference.search),
+    *(profile.profile, tiers.tiers, engines.app, inference.latency, search.search),
 )
 for command in COMMANDS:
     app.command()(command)

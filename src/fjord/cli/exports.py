@@ -1,24 +1,26 @@
 """`fjord export`: one plain file for one device, or one for each width."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from torch import nn
 
-from fjord.elastic.probe import probe
-from fjord.elastic.storage import read_info
-from fjord.exports.export import Exported, Order, demand_free, demand_trained, export_net, macs_of
+from fjord.cli.trained import MODEL, Trained, open_trained
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.storage import parse_widths
+from fjord.exports.export import Exported, Order, demand_free, demand_trained, export_net
 from fjord.exports.formats import FORMATS, find_format
-from fjord.exports.source import Checkpoint, open_checkpoint
-from fjord.width import Width, parse_width
+from fjord.width import Width, Widths, parse_width
 
 out = Console(highlight=False)
 
 
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="A run folder, or a file written by ElasticModel.save().")],
+    checkpoint: Annotated[Path, typer.Argument(help="A run folder, or a file of ElasticModel.save() or `fjord cut`.")],
     to: Annotated[str, typer.Option(help=f"The kind of file: {', '.join(FORMATS)}.")],
     width: Annotated[str | None, typer.Option(help="The width of the device, such as 2/5.")] = None,
     widths: Annotated[str | None, typer.Option(help="Several: all, or a list such as 1/5,2/5.")] = None,
@@ -36,46 +38,73 @@ def export(
 ) -> None:
     """Write submodels as plain files, each checked against its source before it is kept; print what they come to."""
     find_format(to)
-    opened = open_checkpoint(checkpoint, model, input)
-    chosen = _chosen(opened, width, widths)
-    orders = [
-        Order(_target(opened, w, to, output, widths is not None), w, to, step, force, opened.facts(w)) for w in chosen
-    ]
-    for order in orders:
-        demand_free(order.path, force)
+    opened = open_trained(checkpoint, MODEL, model=model, shape=input)
+    orders = []
+    for chosen in _chosen(opened, width, widths):
+        path = _target(opened, chosen, to, output, widths is not None)
+        demand_free(path, force)
+        orders.append(Order(path, chosen, to, step, force, opened.facts(_key(chosen))))
     done = []
     for order in orders:
         with out.status(f"{order.path} ..."):
-            done.append(export_net(opened.submodel(order.width), opened.entry.model, opened.entry.inputs, order))
-    _show(opened, done, f"{checkpoint} to {to}")
+            net = _submodel(opened, order.width)
+            done.append(export_net(net, opened.entry.model, opened.entry.inputs, order))
+    _show(done, f"{checkpoint} to {to}")
 
 
-def _chosen(opened: Checkpoint, width: str | None, widths: str | None) -> list[Width]:
+def _chosen(opened: Trained, width: str | None, widths: str | None) -> list[Widths]:
     if width is not None and widths is not None:
         raise ValueError("--width and --widths: give one of them")
+    if (alone := _alone(opened, width or widths)) is not None:
+        return [alone]
     if width is None and widths is None and len(opened.widths) > 1:
         raise ValueError(f"--width: give one of {', '.join(map(str, opened.widths))}, or --widths all")
-    text = width or widths or "all"
-    chosen = list(opened.widths) if text == "all" else [parse_width(part) for part in text.split(",")]
+    several = list(opened.widths) if widths in (None, "all") else [parse_width(part) for part in str(widths).split(",")]
+    chosen = several if width is None else [parse_width(width)]
     for each in chosen:
-        info = read_info(opened.file(each))
-        if info.width is None:
-            demand_trained(each, info.space, bool(info.per_width))
-            if each not in info.space.widths:
-                out.print(f"Note: the model was not trained at width {each}.", style="yellow")
+        _demand(opened, each)
     return list(dict.fromkeys(chosen))
 
 
-def _target(opened: Checkpoint, width: Width, to: str, output: Path | None, several: bool) -> Path:
+def _alone(opened: Trained, text: str | None) -> Widths | None:
+    """Return the width of a file that holds one submodel; another cannot be asked of it."""
+    held = opened.info(None).width if None in opened.files else None
+    if held is None:
+        return None
+    found = parse_widths(held)
+    if text not in (None, "all", held) and (isinstance(found, Mapping) or parse_width(str(text)) != found):
+        raise ValueError(f"{opened.path}: holds the submodel of width {held} alone, not {text}")
+    return found
+
+
+def _demand(opened: Trained, width: Width) -> None:
+    info = opened.info(width)
+    demand_trained(info.plan.widths(width), info.space, bool(info.per_width), info.calibrated)
+    if width not in info.space.widths:
+        out.print(f"Note: the model was not trained at width {width}.", style="yellow")
+
+
+def _key(width: Widths) -> Width | None:
+    """Return the width by which a file may be known."""
+    return None if isinstance(width, Mapping) else parse_width(width)
+
+
+def _submodel(opened: Trained, width: Widths) -> nn.Module:
+    model: ElasticModel | nn.Module = opened.load(_key(width))
+    return model.cut(width) if isinstance(model, ElasticModel) else model
+
+
+def _target(opened: Trained, width: Widths, to: str, output: Path | None, several: bool) -> Path:
     """Return where the file of a width goes."""
     if output is not None and not several:
         return output
-    source = opened.file(width)
+    source = opened.file(_key(width))
     stem = source.stem if None in opened.files else "model"
-    folder = output or source.parent
+    if not isinstance(width, Mapping):
+        stem += f"-{str(width).replace('/', 'of')}"
     if output is not None:
         _make(output)
-    return folder / f"{stem}-{str(width).replace('/', 'of')}{FORMATS[to].suffix}"
+    return (output or source.parent) / f"{stem}{FORMATS[to].suffix}"
 
 
 def _make(folder: Path) -> None:
@@ -85,9 +114,7 @@ def _make(folder: Path) -> None:
         raise ValueError(f"--output {folder}: with --widths it names a folder: {error}") from error
 
 
-def _show(opened: Checkpoint, done: list[Exported], title: str) -> None:
-    entry = opened.entry
-    full = macs_of(entry.model, entry.inputs, probe(entry.model, entry.inputs).batched)
+def _show(done: list[Exported], title: str) -> None:
     widest = next((row.latency for row in done if row.width == 1), None)
     table = Table(title=title)
     table.add_column("width", no_wrap=True)
@@ -95,10 +122,12 @@ def _show(opened: Checkpoint, done: list[Exported], title: str) -> None:
     for name in ("bytes", "difference", "ms", "/ full", "MACs / full"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in done:
-        shares = "" if widest is None else f"{row.latency / widest:.2f}", f"{row.macs / full:.2f}"
+        shares = "" if widest is None else f"{row.latency / widest:.2f}", f"{row.macs / row.full_macs:.2f}"
         numbers = f"{row.bytes:,}", f"{row.difference:.1e}", f"{row.latency * 1e3:.3g}"
-        table.add_row(str(row.width), row.path.name, *numbers, *shares)
+        label = "by layer" if isinstance(row.width, Mapping) else str(row.width)
+        table.add_row(label, row.path.name, *numbers, *shares)
     out.print(table)
-    batch = "any batch" if done[0].open_batch else "one example a call"
-    notes = "; ".join(filter(None, (batch, done[0].note, "ms: one example, one thread, this machine")))
+    takes = " and ".join(f"{i['name']} {'x'.join(map(str, i['shape']))}" for i in done[0].inputs)
+    batch = f"any batch ({takes})" if done[0].open_batch else f"{takes} alone"
+    notes = "; ".join(filter(None, (batch, done[0].note, "ms: the smallest batch, one thread, this machine")))
     out.print(f"In {done[0].path.resolve().parent}: {notes}.", markup=False, soft_wrap=True)

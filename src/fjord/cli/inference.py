@@ -1,52 +1,48 @@
-"""`fjord latency`, `fjord search`: a trained model in use."""
+"""`fjord latency`: what a request takes at each width."""
 
-import json
-import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
-from fjord.cli.models import Freeze, Input, Model, RoundTo, Widths, elastic_of
-from fjord.cli.trained import Trained, open_trained
-from fjord.elastic.storage import write_cut
-from fjord.evaluate import Batches, score
+from fjord.cli.models import Freeze, Input, Model, RoundTo, elastic_of
+from fjord.cli.trained import RECIPE, open_trained
 from fjord.inference.latency import first_example, latencies
-from fjord.inference.limits import Limits, show_cost
-from fjord.inference.search import Found
-from fjord.inference.search import search as find_widths
 from fjord.models.catalog import PAPER
-from fjord.seeding import derive
+from fjord.width import parse_space
 
 out = Console(highlight=False)
-BATCH = 50
 Data = Annotated[str | None, typer.Option("--data", help="The recipe of a saved file; a run folder knows its own.")]
+Threads = Annotated[int, typer.Option(help="How many threads a request may use.")]
 
 
 def latency(
     model: Model,
     data: Data = None,
     input: Input = None,
-    widths: Widths = "uniform-5",
+    widths: Annotated[
+        str | None, typer.Option(help="uniform-5, or a list such as 1/4,1/2,1 (default: those trained, or uniform-5).")
+    ] = None,
     freeze: Freeze = None,
     round_to: RoundTo = 1,
-    threads: Annotated[int, typer.Option(help="How many threads a request may use.")] = 1,
+    threads: Threads = 1,
 ) -> None:
     """Time one request at each width, beside its multiply-accumulates: a model, a run folder or a saved file."""
-    if threads < 1:
-        raise ValueError(f"--threads {threads}: must be at least 1")
+    use_threads(threads)
     if model not in PAPER and Path(model).exists():
-        trained = open_trained(Path(model), data)
-        elastic, inputs = trained.model, _request(trained)
+        if freeze or round_to != 1:
+            raise ValueError(f"--freeze and --round-to: {model} is trained, and what its widths keep is settled")
+        opened = open_trained(Path(model), RECIPE, recipe=data, shape=input)
+        elastic, inputs = opened.elastic(), opened.entry.inputs
+    elif data is not None:
+        raise ValueError(f"--data {data}: is for a run folder or a saved file, and there is none called {model}")
     else:
-        elastic, entry = elastic_of(model, input, widths, freeze, round_to)
+        elastic, entry = elastic_of(model, input, widths or "uniform-5", freeze, round_to)
         inputs = entry.inputs
-    torch.set_num_threads(threads)
-    rows = latencies(elastic, first_example(inputs))
+    rows = latencies(elastic, first_example(inputs), widths and parse_space(widths).widths)
     table = Table("width", "MACs", "MACs / full", "ms", "latency / full", "median, ms", title=f"{model}, batch 1")
     for row in rows:
         shares = row.macs / rows[-1].macs, row.seconds / rows[-1].seconds
@@ -56,97 +52,8 @@ def latency(
     out.print(f"Best of some runs that took turns, {threads} thread{'s' * (threads > 1)}; full is the widest here.")
 
 
-def search(
-    checkpoint: Annotated[Path, typer.Argument(help="A run folder, or a file written by ElasticModel.save().")],
-    macs: Annotated[str | None, typer.Option(help="Most multiply-accumulates: 50% of full width, or 200M.")] = None,
-    bytes: Annotated[str | None, typer.Option(help="Most bytes: 50% of full width, or 2MB.")] = None,
-    latency: Annotated[str | None, typer.Option(help="Longest request here: 50% of full width, or 5ms.")] = None,
-    data: Data = None,
-    examples: Annotated[int, typer.Option(help="How many test examples submodels are scored on at most.")] = 1000,
-    evaluations: Annotated[int, typer.Option(help="How many submodels are tried.")] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="Write the submodel found here (safetensors).")] = None,
-) -> None:
-    """Find the best widths layer by layer under a budget, on a trained model, with no retraining."""
-    if examples < 1:
-        raise ValueError(f"--examples {examples}: must be at least 1")
-    trained = open_trained(checkpoint, data)
-    limits = Limits(_request(trained), macs, bytes, latency)
-    tried, kept = _halves(trained, examples)
-    with out.status("searching ..."):
-        found = find_widths(
-            trained.model,
-            lambda net: _quality(trained, net, tried),
-            limits,
-            batches=_unlabelled(trained),
-            evaluations=evaluations,
-            seed=seed,
-        )
-    _show(trained, found, limits, kept)
-    if output is not None:
-        _write(trained, found, output)
-
-
-def _request(trained: Trained) -> tuple[Any, ...]:
-    return (trained.data.test.batch(0, 1)[0],)
-
-
-def _quality(trained: Trained, net: nn.Module, batches: Batches) -> float:
-    result = score(net, batches)
-    return result.accuracy if trained.metric == "accuracy" else -result.perplexity
-
-
-def _halves(trained: Trained, examples: int) -> tuple[Batches, Batches]:
-    """Return two parts of the test examples: one to search by, and one that the search never sees."""
-    test = trained.data.test
-    if len(test.inputs) < 2:
-        raise ValueError("the recipe has a single test example: too few to search by one part and report on another")
-    order = torch.randperm(len(test.inputs), generator=torch.Generator().manual_seed(derive(0, "search", "halves")))
-    half = len(order) // 2
-
-    def batches(rows: Tensor) -> Batches:
-        return [(test.prepare(test.inputs[part], None), test.targets[part]) for part in rows.split(BATCH)]
-
-    return batches(order[: min(half, examples)]), batches(order[half:])
-
-
-def _unlabelled(trained: Trained, most: int = 8) -> list[Tensor]:
-    """Return some batches of training inputs, of one client after another."""
-    found: list[Tensor] = []
-    for client in range(trained.data.num_clients):
-        inputs = trained.data.examples(client)[0]
-        found += [trained.data.prepare(part, None) for part in inputs.split(BATCH) if len(part) > 1]
-        if len(found) >= most:
-            break
-    return found[:most]
-
-
-def _show(trained: Trained, found: Found, limits: Limits, kept: Batches) -> None:
-    model, names = trained.model.eval(), list(limits.given)
-    table = Table("submodel", *names, f"{trained.metric}, searched", f"{trained.metric}, other examples")
-    best = _quality(trained, model.cut(found.uniform).eval(), kept)
-    costs = found.uniform_costs
-    rows = [(f"width {found.uniform}", costs, found.uniform_score, best)]
-    rows.append(("by layer", found.costs, found.score, _quality(trained, model.cut(found.widths).eval(), kept)))
-    for label, paid, searched, unseen in rows:
-        shown = [show_cost(name, paid[name]) for name in names]
-        table.add_row(label, *shown, _number(trained, searched), _number(trained, unseen))
-    out.print(table)
-    for family in model.plan.families:
-        layers = ", ".join(family.layers[:3]) + (", ..." if len(family.layers) > 3 else "")
-        out.print(f"  {found.widths[family.name]!s:>5}  {layers}", markup=False, soft_wrap=True)
-    how = "all that there are" if found.exhaustive else "evolved from the widths that all layers share"
-    out.print(f"{found.evaluated} submodels tried, {how}.")
-
-
-def _number(trained: Trained, value: float) -> str:
-    return f"{value:.1%}" if trained.metric == "accuracy" else f"{-value:.2f}"
-
-
-def _write(trained: Trained, found: Found, output: Path) -> None:
-    """Write the submodel as `fjord cut` would, with the statistics that were measured for it."""
-    with tempfile.TemporaryDirectory(prefix="fjord-") as folder:
-        whole = Path(folder) / "whole.safetensors"
-        trained.model.save(whole)
-        write_cut(whole, {name: str(width) for name, width in found.widths.items()}, output)
-    out.print(f"Written: {output}; widths {json.dumps({n: str(w) for n, w in found.widths.items()})}", soft_wrap=True)
+def use_threads(threads: int) -> None:
+    """Let a request use this many threads."""
+    if threads < 1:
+        raise ValueError(f"--threads {threads}: must be at least 1")
+    torch.set_num_threads(threads)

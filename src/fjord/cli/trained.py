@@ -1,60 +1,139 @@
-"""Opens what was trained: a run folder, or a file with the recipe that made it."""
+"""Opens what was trained: a run folder, or a saved file with the model or the recipe that it belongs to."""
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from fjord.central.setting import Central
 from fjord.data.federated import FederatedData
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.storage import load
+from fjord.elastic.storage import Info, load, read_info
 from fjord.experiment import Experiment
+from fjord.models.catalog import Entry, example, find_model
+from fjord.recipes import central
 from fjord.recipes.find import apply_settings, find_recipe
 from fjord.runs import RunFolder
 from fjord.seeding import derive
+from fjord.width import Width, parse_width
+
+MODEL = "--model module:function (or resnet18, cnn, rnn)"
+RECIPE = "--data RECIPE"
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained elastic model, its file, and the data of its recipe."""
+    """Trained weights, by file, the model they belong to, and the data of its recipe where that was opened."""
 
-    model: ElasticModel
-    file: Path
-    data: FederatedData
-    metric: str
+    path: Path
+    files: dict[Width | None, Path]
+    """One file for all widths (under None), or one for each width that was trained on its own."""
+    entry: Entry
+    data: FederatedData | None = None
+    metric: str = "accuracy"
+    opened: dict[Path, Any] = field(default_factory=dict)
+
+    @property
+    def widths(self) -> tuple[Width, ...]:
+        """The widths that were trained, in rising order."""
+        if None in self.files:
+            return read_info(self.files[None]).space.widths
+        return tuple(sorted(width for width in self.files if width is not None))
+
+    def file(self, width: Width | None) -> Path:
+        """Return the file that holds a width, or all of them."""
+        found = self.files.get(width) or self.files.get(None)
+        if found is None:
+            widths = ", ".join(map(str, self.widths))
+            wanted = "the whole elastic model is needed" if width is None else f"width {width}"
+            raise ValueError(f"{self.path}: {wanted}, but the run trained a model for each of {widths} and no other")
+        return found
+
+    def info(self, width: Width | None) -> Info:
+        """Return what the file of a width says of itself."""
+        return read_info(self.file(width))
+
+    def load(self, width: Width | None) -> Any:
+        """Return what the file of a width holds: an elastic model, or one submodel."""
+        path = self.file(width)
+        if path not in self.opened:
+            self.opened[path] = load(path, self.entry.model, self.entry.inputs)
+        return self.opened[path]
+
+    def elastic(self) -> ElasticModel:
+        """Return the elastic model of all widths."""
+        model = self.load(None)
+        if not isinstance(model, ElasticModel):
+            raise ValueError(f"{self.path}: holds one submodel alone; give the file of the whole elastic model")
+        return model
+
+    def facts(self, width: Width | None) -> dict[str, str]:
+        """Return what a file made of a width says of its source."""
+        path = self.file(width)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"model": read_info(path).model, "source": path.name, "source_sha256": digest}
 
 
-def open_trained(path: Path, recipe: str | None) -> Trained:
-    """Open a run folder, or a saved file of a recipe's model."""
+def open_trained(
+    path: Path, missing: str, *, recipe: str | None = None, model: str | None = None, shape: str | None = None
+) -> Trained:
+    """Open a run folder or a file; a recipe or a model with a shape says what neither of them knows.
+
+    With a model or a shape no data is opened. `missing` is the option to ask for where the model's code is unknown.
+    """
     if not path.exists():
         raise ValueError(f"{path}: there is no such run folder or file")
-    experiment = _experiment(path, recipe)
-    file = _file(path)
+    files = _files(path)
+    if model is not None:
+        return Trained(path, files, find_model(model, shape))
+    setting = _setting(path, recipe, missing)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(experiment.seed, "data"))
-        data = experiment.data(experiment.seed)
-        net = experiment.model()
-    model = load(file, net, data.test.batch(0, 2)[0])
-    if not isinstance(model, ElasticModel):
-        raise ValueError(f"{file}: holds one submodel alone; give the file of the whole elastic model")
-    return Trained(model, file, data, experiment.metric)
+        net = setting.model()
+    if shape is not None:
+        return Trained(path, files, Entry(net, (example(shape),), setting.freeze))
+    data = _data(path, setting)
+    return Trained(path, files, Entry(net, (data.test.batch(0, 2)[0],), setting.freeze), data, setting.metric)
 
 
-def _experiment(path: Path, recipe: str | None) -> Experiment:
-    if recipe is not None:
-        return find_recipe(recipe)()
-    known = RunFolder(path).config.get("recipe") or {} if path.is_dir() else {}
-    if "name" not in known:
-        raise ValueError(f"{path}: does not say which model and data it belongs to: give --data RECIPE")
-    return apply_settings(find_recipe(known["name"])(), known["set"])
-
-
-def _file(path: Path) -> Path:
+def _files(path: Path) -> dict[Width | None, Path]:
     if not path.is_dir():
-        return path
-    file = path / "model.safetensors"
-    if not file.is_file():
-        many = any(path.glob("model-*.safetensors"))
-        why = "its method trains a model for each width" if many else "a run that is not over has none yet"
-        raise ValueError(f"{path}: there is no model.safetensors; {why}")
-    return file
+        read_info(path)  # refuses what is not whole
+        return {None: path}
+    whole = path / "model.safetensors"
+    found = [whole] if whole.is_file() else sorted(path.glob("model-*.safetensors"))
+    if not found:
+        raise ValueError(f"{path}: has no model.safetensors; a run that is not over has none yet")
+    if len(found) == 1:  # training on one place names the file of all widths by the widest
+        return {None: found[0]}
+    return {parse_width(p.stem.removeprefix("model-").replace("of", "/")): p for p in found}
+
+
+def _setting(path: Path, recipe: str | None, missing: str) -> Experiment | Central:
+    """Return the recipe with its settings: the one given, or that of a run folder."""
+    if recipe is not None:
+        return _recipe(recipe)
+    if not path.is_dir():
+        raise ValueError(f"{path}: holds the weights of a {read_info(path).model} but not its code: give {missing}")
+    known = RunFolder(path).config.get("recipe") or {}
+    if "name" not in known:
+        raise ValueError(f"{path}: was started from Python, so the model's code is unknown: give {missing}")
+    return apply_settings(_recipe(known["name"]), known["set"])
+
+
+def _recipe(name: str) -> Experiment | Central:
+    return central.RECIPES[name]() if name in central.RECIPES else find_recipe(name)()
+
+
+def _data(path: Path, setting: Experiment | Central) -> FederatedData:
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(setting.seed, "data"))
+            return setting.data(setting.seed)
+    except (ValueError, OSError) as error:
+        raise ValueError(
+            f"{path}: the data of its recipe cannot be opened ({error}); export and latency only need the shape "
+            "of an input, which --input can give"
+        ) from error

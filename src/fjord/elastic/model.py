@@ -94,9 +94,14 @@ class ElasticModel:
                 "batches), or use cut(), or elasticize with this width"
             )
         kept = self._ordered(widths)
-        parts = {name: Part.of(*stored) for name, stored in self._stored(widths, kept).items()}
-        net = self.blueprint.build({name: part.tensor for name, part in parts.items()}, self.plan, kept)
-        return View(net.train(self.training), parts)
+        with self._as_made():
+            parts = {name: Part.of(*stored) for name, stored in self._stored(widths, kept).items()}
+            net = self.blueprint.build({name: part.tensor for name, part in parts.items()}, self.plan, kept)
+            return View(net.train(self.training), parts)
+
+    def _as_made(self) -> torch.inference_mode:
+        """Make tensors of the weights' kind: those of inference mode can be neither trained nor written to after it."""
+        return torch.inference_mode(any(tensor.is_inference() for tensor in self.tensors.values()))
 
     def sync(self) -> None:
         """Write back what the user trained in copied weights (see `at`)."""
@@ -138,7 +143,8 @@ class ElasticModel:
         self.sync()
         mix = as_mix(self.plan.widths(width))
         self._forget_views([mix])
-        self.calibrated[mix] = {name: value.clone() for name, value in statistics.items()}
+        with self._as_made():
+            self.calibrated[mix] = {name: value.clone() for name, value in statistics.items()}
 
     def _forget_views(self, mixes: Iterable[Mix]) -> None:
         """Let go of shared submodels, which the next call of `at` builds anew."""

@@ -62,13 +62,13 @@ def _first_sizes(output: Any) -> set[int]:
     return {leaf.shape[0] if leaf.dim() else 0 for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)}
 
 
-def resized(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
+def resized(inputs: tuple[Any, ...], batch: int, axis: int = 0) -> tuple[Any, ...]:
     """Return inputs with this many examples, taken in turn from those given."""
 
     def resize(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() == 0:
             return value
-        return value[torch.arange(batch, device=value.device) % value.shape[0]]
+        return value.index_select(axis, torch.arange(batch, device=value.device) % value.shape[axis])
 
     changed: tuple[Any, ...] = pytree.tree_map(resize, inputs)
     return changed

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.norms import norm_tensors
 from fjord.width import Widths
 
+A = torch.ops.aten
 Inputs = Iterable[Any]
 """Batches: a tensor each, or a pair whose first part is the inputs; what else is in it (labels) is not looked at."""
 
@@ -68,8 +70,8 @@ def measure_statistics(model: ElasticModel, net: nn.Module, batches: Inputs) -> 
     rates = _rates(model.blueprint.template)
     total, count = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in held.items()}, 0
     _train_norms(net)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a graph cannot leave out its dropout
+    with torch.random.fork_rng(devices=[]), _NoDropout():
+        torch.manual_seed(0)  # what else a graph draws, it draws alike each time
         for batch in batches:
             for tensor in held.values():
                 tensor.zero_()
@@ -84,6 +86,17 @@ def measure_statistics(model: ElasticModel, net: nn.Module, batches: Inputs) -> 
         seen = bool(total[_counter(name)] > 0)
         _settle(name, tensor, total[name] / count if seen else before[name], count)
     return {name: tensor.clone() for name, tensor in held.items()}
+
+
+class _NoDropout(TorchFunctionMode):
+    """Leaves out dropout, and has the mean of what would be drawn: a graph has operations for it, and no layers."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is A.native_dropout.default:
+            return args[0], torch.ones_like(args[0], dtype=torch.bool)
+        if func is A.bernoulli.p:
+            return torch.full_like(args[0], args[1])
+        return func(*args, **(kwargs or {}))
 
 
 def _settle(name: str, tensor: Tensor, mean: Tensor, count: int) -> None:

@@ -18,7 +18,7 @@ from fjord.elastic.description import Info, Remade, blueprint_of, calibration_ma
 from fjord.elastic.model import ElasticModel, as_mix
 from fjord.elastic.norms import locate
 from fjord.elastic.rules import Rule
-from fjord.width import WidthLike, Widths, parse_width
+from fjord.width import Widths, parse_width
 
 
 def save(model: ElasticModel, path: str | Path) -> None:
@@ -36,14 +36,19 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         save_file({k: t.detach().contiguous() for k, t in tensors.items()}, draft, metadata)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())  # a name must never stand for a file that a power cut left empty
         draft.chmod(0o666 & ~_umask())  # safetensors leaves files to their owner alone
-        os.replace(draft, path)
+        put_in_place(draft, path)
     except (OSError, SafetensorError) as error:  # safetensors has an error of its own for a full disk
         raise ValueError(f"{path}: cannot be written: {error}") from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def put_in_place(draft: Path, path: Path) -> None:
+    """Give a draft its name, which must never stand for a file that a power cut left empty."""
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(draft, path)
 
 
 def _umask() -> int:
@@ -95,20 +100,26 @@ def read_cut(path: str | Path, width: Widths) -> dict[str, Tensor]:
 def write_cut(source: str | Path, width: Widths, target: str | Path) -> dict[str, Tensor]:
     """Cut one width out of a file into a file of its own, which `load` opens."""
     tensors = read_cut(source, width)
-    write(target, tensors, {"fjord": read_info(source).text, "width": _as_text(width)})
+    write(target, tensors, {"fjord": read_info(source).text, "width": show_widths(width)})
     return tensors
 
 
-def _as_text(width: Widths) -> str:
+def show_widths(width: Widths) -> str:
     """Write a width as text, or widths by layer as JSON."""
     if isinstance(width, Mapping):
         return json.dumps({name: str(parse_width(value)) for name, value in width.items()})
     return str(parse_width(width))
 
 
-def _from_text(text: str) -> Widths:
-    widths: dict[str, WidthLike] | str = json.loads(text) if text.startswith("{") else text
-    return widths
+def parse_widths(text: str) -> Widths:
+    """Read back a width, or widths by layer.
+
+    >>> parse_widths('{"*": "2/5"}'), parse_widths("2/5")
+    ({'*': Fraction(2, 5)}, Fraction(2, 5))
+    """
+    if text.startswith("{"):
+        return {name: parse_width(value) for name, value in json.loads(text).items()}
+    return parse_width(text)
 
 
 def _check_tensors(path: str | Path, file: Any, info: Info) -> None:
@@ -181,7 +192,7 @@ def load(
             raise ValueError(f"{path}: holds the submodel of width {info.width} alone; load it without a width")
         with _open(path) as file:
             tensors = as_kinds({key: file.get_tensor(key) for key in file.keys()}, model)
-        return blueprint.build(tensors, info.plan, info.plan.ordered(_from_text(info.width))).train(model.training)
+        return blueprint.build(tensors, info.plan, info.plan.ordered(parse_widths(info.width))).train(model.training)
     if width is None:
         with _open(path) as file:
             _check_tensors(path, file, info)

@@ -91,23 +91,25 @@ def time_axis(net: nn.Module) -> int:
 
 def lengthened(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return inputs of some steps at least: over a single one, states would never be used."""
-    if not recurrent(net) or not isinstance(inputs[0], Tensor) or inputs[0].dim() < 2:
-        return inputs
     axis = time_axis(net)
     length = inputs[0].shape[axis]
     steps = torch.arange(max(length, LEAST_STEPS)) % length
     return (inputs[0].index_select(axis, steps), *inputs[1:])
 
 
-def one_step(net: nn.Module, inputs: tuple[Any, ...], open_batch: bool) -> Plain:
-    """Return a network of one time step."""
+def demand_steps(net: nn.Module, inputs: tuple[Any, ...]) -> None:
+    """Refuse a network that cannot be run step by step."""
     layers, tensors = recurrent(net), tensors_of(inputs)
     if not layers or len(tensors) != 1 or tensors[0].dim() < 2:
         raise ValueError("a step needs recurrent layers (nn.LSTM, nn.GRU, nn.RNN) and one input with an axis of time")
     if any(layer.bidirectional for layer in layers) or len({layer.batch_first for layer in layers}) > 1:
         raise ValueError("a step needs recurrent layers that go one way, all with the same batch_first")
-    axis = time_axis(net)
-    x = tensors[0].narrow(axis, 0, 1).contiguous()
+
+
+def one_step(net: nn.Module, inputs: tuple[Any, ...], open_batch: bool) -> Plain:
+    """Return a network of one time step."""
+    layers, axis = recurrent(net), time_axis(net)
+    x = tensors_of(inputs)[0].narrow(axis, 0, 1).contiguous()
     states = tuple(state for layer in layers for state in _zeros(layer, x.shape[1 - axis]))
     axes = (1 - axis, *(1 for _ in states)) if open_batch else (None,) * (1 + len(states))
     names = numbered("state", len(states))

@@ -12,15 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from fjord.elastic.probe import resized
+from fjord.elastic.probe import probe, resized
 from fjord.exports.plain import Plain, Run, whole
-from fjord.exports.step import Stepped, lengthened, one_step
+from fjord.exports.step import Stepped, lengthened, one_step, time_axis
 
 TOLERANCE = 1e-4
 LEAST_CALLS, MOST_CALLS, SECONDS = 10, 300, 0.3
 
 
-def random_inputs(model: nn.Module, inputs: tuple[Any, ...], batch: int | None, seed: int) -> tuple[Any, ...]:
+def random_inputs(
+    model: nn.Module, inputs: tuple[Any, ...], batch: int | None, seed: int, axis: int = 0
+) -> tuple[Any, ...]:
     """Return random inputs of the example's kind: normal numbers, whole ones that the model has a row for."""
     generator = torch.Generator().manual_seed(seed)
     rows = min((m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)), default=None)
@@ -34,7 +36,7 @@ def random_inputs(model: nn.Module, inputs: tuple[Any, ...], batch: int | None, 
             return torch.randint(0, rows, value.shape, generator=generator, dtype=value.dtype)
         return value.reshape(-1)[torch.randint(0, value.numel(), value.shape, generator=generator)]
 
-    drawn: tuple[Any, ...] = pytree.tree_map(draw, inputs if batch is None else resized(inputs, batch))
+    drawn: tuple[Any, ...] = pytree.tree_map(draw, inputs if batch is None else resized(inputs, batch, axis))
     return drawn
 
 
@@ -45,6 +47,16 @@ def difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     pairs = [(f.double(), w.double()) for f, w in zip(found, wanted, strict=True) if w.numel()]
     worst = [float((f - w).abs().max()) / max(1.0, float(w.abs().max())) for f, w in pairs]
     return max(worst, default=0.0) if not any(map(math.isnan, worst)) else math.nan
+
+
+def is_batched(net: nn.Module, template: nn.Module, inputs: tuple[Any, ...]) -> bool:
+    """Say whether the first axis is one of examples that do not see each other, and not one of time, say."""
+    if not probe(template, inputs).batched:
+        return False
+    two = random_inputs(template, inputs, 2, seed=0)
+    second = pytree.tree_map_only(Tensor, lambda t: t[1:] if t.dim() else t, two)
+    together, alone = (whole(net, given, False) for given in (two, second))
+    return difference(alone(alone.example), [t[1:] for t in together(together.example)]) <= TOLERANCE
 
 
 def latency(run: Run, inputs: Sequence[Tensor]) -> float:
@@ -81,6 +93,11 @@ class Trial:
     batched: bool
     step: bool
 
+    @property
+    def axis(self) -> int:
+        """Where inputs have their examples."""
+        return 1 - time_axis(self.net) if self.step else 0
+
     def plain(self) -> Plain:
         """Return what is to be written; its example inputs are random, so that none of the user's data is kept."""
         inputs = self._inputs(2, seed=0)
@@ -102,4 +119,4 @@ class Trial:
 
     def _inputs(self, batch: int, seed: int) -> tuple[Any, ...]:
         inputs = lengthened(self.net, self.inputs) if self.step else self.inputs
-        return random_inputs(self.template, inputs, batch if self.batched else None, seed)
+        return random_inputs(self.template, inputs, batch if self.batched else None, seed, self.axis)

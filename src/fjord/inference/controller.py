@@ -1,5 +1,6 @@
 """Serves requests at the width that keeps to a latency target while the load changes."""
 
+import math
 import threading
 import time
 from collections import Counter
@@ -8,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fjord.elastic.model import ElasticModel
-from fjord.inference.latency import Clock, time_networks
+from fjord.inference.latency import Clock, Request, as_request, time_networks
 from fjord.inference.policy import Policy
 from fjord.width import Width, WidthLike, parse_width
 
@@ -28,8 +28,9 @@ class Served:
 
     @property
     def mean_width(self) -> float:
-        """The width of the average request."""
-        return float(sum(width * count for width, count in self.widths.items()) / self.requests)
+        """The width of the average request; not a number before the first."""
+        total = sum(width * count for width, count in self.widths.items())
+        return float(total / self.requests) if self.requests else math.nan
 
 
 class Controller:
@@ -43,7 +44,7 @@ class Controller:
     def __init__(
         self,
         model: ElasticModel,
-        inputs: Tensor | tuple[Any, ...],
+        inputs: Request,
         *,
         target: float,
         quantile: float = 0.95,
@@ -52,10 +53,9 @@ class Controller:
         clock: Clock = time.perf_counter,
     ) -> None:
         chosen = model.space.widths if widths is None else sorted({parse_width(w) for w in widths})
-        example = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
         model.eval()
         self.nets = {width: model.at(width) for width in chosen}
-        times = time_networks(self.nets, example, clock=clock)
+        times = time_networks(self.nets, as_request(inputs), clock=clock)
         self.policy = Policy({width: min(runs) for width, runs in times.items()}, target, quantile, margin)
         self.state = self.policy.start()
         self._clock, self._lock = clock, threading.Lock()

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fjord.elastic.model import ElasticModel
+from fjord.elastic.recalibrate import uncalibrated
 from fjord.footprint import mix_macs
 from fjord.width import Width, WidthLike, parse_width
 
 Key = TypeVar("Key")
 Clock = Callable[[], float]
+Request = Tensor | tuple[Any, ...]
+"""The inputs of one call."""
 ROUNDS = 20
 SECONDS = 2.0
 """How long measuring goes on where that comes first: wide networks are slow."""
@@ -32,11 +35,17 @@ class Latency:
     macs: int
 
 
-def latencies(model: ElasticModel, inputs: tuple[Any, ...], widths: Iterable[WidthLike] | None = None) -> list[Latency]:
+def latencies(model: ElasticModel, inputs: Request, widths: Iterable[WidthLike] | None = None) -> list[Latency]:
     """Measure requests of these inputs at each width (by default all of the model's), on plain cut submodels."""
     chosen = model.space.widths if widths is None else tuple(parse_width(w) for w in widths)
-    times = time_networks({width: model.cut(width).eval() for width in chosen}, inputs)
-    return [Latency(w, min(times[w]), median(times[w]), mix_macs(model, w, inputs)) for w in chosen]
+    given = as_request(inputs)
+    times = time_networks({width: uncalibrated(model, width) for width in chosen}, given)
+    return [Latency(w, min(times[w]), median(times[w]), mix_macs(model, w, given)) for w in chosen]
+
+
+def as_request(inputs: Request) -> tuple[Any, ...]:
+    """Return the arguments of a call: a tensor stands for a single one."""
+    return (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
 
 
 def first_example(inputs: Iterable[Any]) -> tuple[Any, ...]:

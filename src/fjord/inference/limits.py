@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from fjord.devices.units import parse_bytes, parse_count, parse_seconds, show_bytes, show_count, show_seconds
 from fjord.elastic.model import ElasticModel, Mix, as_mix
 from fjord.elastic.recalibrate import uncalibrated
 from fjord.footprint import mix_bytes, mix_macs
-from fjord.inference.latency import time_networks
+from fjord.inference.latency import Request, as_request, time_networks
 from fjord.width import Width
 
 Parse = Callable[[str, str], float]
@@ -25,7 +24,7 @@ KINDS: dict[str, tuple[Parse, Show, str]] = {
 class Limits:
     """The most that a submodel may cost on these inputs; None does not limit. Time is measured here and now."""
 
-    inputs: tuple[Any, ...]
+    inputs: Request
     macs: str | None = None
     bytes: str | None = None
     latency: str | None = None
@@ -98,12 +97,12 @@ class Meter:
 
     def _measure(self, name: str, widths: dict[str, Width]) -> float:
         count: dict[str, Callable[[], float]] = {
-            "macs": lambda: mix_macs(self.model, widths, self.limits.inputs),
+            "macs": lambda: mix_macs(self.model, widths, as_request(self.limits.inputs)),
             "bytes": lambda: mix_bytes(self.model, widths),
             "latency": lambda: self._seconds(widths),
         }
         return float(count[name]())
 
     def _seconds(self, widths: dict[str, Width]) -> float:
-        times = time_networks({0: uncalibrated(self.model, widths)}, self.limits.inputs, seconds=0.5)
+        times = time_networks({0: uncalibrated(self.model, widths)}, as_request(self.limits.inputs), seconds=0.5)
         return min(times[0])

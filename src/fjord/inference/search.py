@@ -4,6 +4,7 @@ Every family of units may have a width of its own, and all combinations are ther
 evaluations is tried out whole; else widths are evolved, from the best that all layers share.
 """
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from fjord.width import Width, WidthLike, parse_width
 Choice = tuple[int, ...]
 """For each family, which of the widths."""
 Judge = Callable[[nn.Module], float]
-"""Scores a submodel in evaluation mode; more is better."""
+"""Scores a submodel in evaluation mode; more is better, and what is not a number is worst."""
 PARENTS = 8
 
 
@@ -134,7 +135,8 @@ class _Hunt:
         net = uncalibrated(self.model, widths)
         if has_statistics(self.model) and not is_trained(self.model, widths):
             measure_statistics(self.model, net, self.batches)
-        self.scores[choice] = float(self.judge(net.eval()))
+        found = float(self.judge(net.eval()))
+        self.scores[choice] = -math.inf if math.isnan(found) else found  # what is no number has no place in an order
 
     def _all(self) -> Iterator[Choice]:
         return (choice for choice in product(range(len(self.widths)), repeat=self.size) if self.fits(choice))
