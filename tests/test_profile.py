@@ -247,6 +247,39 @@ def test_measured_memory_holds_at_least_slice_gradients_and_activations():
     assert profile.cost(Fraction(1)).memory_bytes > 1.8 * profile.cost(Fraction(1, 2)).memory_bytes
 
 
+def measured_memory(federation, ceiling, objective) -> int:
+    return measure.Bench(federation, federation.data.examples(0), objective).measure(Fraction(ceiling)).memory
+
+
+def with_examples(net, examples: int):
+    """A federation of one client with so many examples of 40 kB."""
+    federation = of_model(net, torch.randn(2, 10_000), uniform(2), 10, 1)
+    federation.data = measure.only(gathered(federation.data, 10, examples), federation.data)
+    return federation
+
+
+@LINUX
+def test_measured_memory_counts_the_examples_once_however_many_steps_are_timed(monkeypatch):
+    net = nn.Sequential(nn.Linear(10_000, 4), nn.ReLU(), nn.Linear(4, 2))
+    few, many = with_examples(net, 20), with_examples(net, 600)  # which are 23.2 MB more
+    found = []
+    for seconds in (1e-9, 0.2):  # from a part of one epoch to many
+        monkeypatch.setattr(measure, "SECONDS", seconds)
+        found.append(measured_memory(many, 1, plain()) - measured_memory(few, 1, plain()))
+    assert found == pytest.approx([23_200_000] * 2, rel=0.1)
+
+
+def test_what_must_be_held_at_once_is_not_the_sum_of_what_is_held_in_turn():
+    # Activations go as gradients come: 400 floats an example and batch early, and most weights late.
+    net = nn.Sequential(nn.Linear(1, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 2))
+    federation = of_model(net, torch.randn(4, 1), fjord.WidthSpace.of(["1"]), 100, 1)
+    one = shape_of(federation, Fraction(1), plain(), federation.data.examples(0), {})
+    weights = 4 * (400 + 400 + 400 * 400 + 400 + 2 * 400 + 2)
+    examples = 100 * (4 + 8)
+    assert one.least == 3 * weights + examples  # as it came, in training, and as it is sent back
+    assert one.memory >= one.least
+
+
 def test_an_experiment_is_measured_with_its_own_method_batches_and_data():
     def data(seed):
         x = torch.randn(60, 12)

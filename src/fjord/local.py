@@ -233,8 +233,9 @@ class Trainer:
             augment = torch.Generator().manual_seed(derive(seed, "augment", epoch))
             order = torch.randperm(len(inputs), generator=shuffle)
             sizes = batch_sizes(len(inputs), self.how.batch_size)
-            batches = zip(inputs[order].split(sizes), targets[order].split(sizes), strict=True)
-            yield from ((self.data.prepare(x, augment), y) for x, y in islice(batches, left))
+            # Batch by batch: the examples in their new order would take as much memory as the examples again.
+            each = islice(order.split(sizes), left)
+            yield from ((self.data.prepare(inputs[rows], augment), targets[rows]) for rows in each)
             left = None if left is None else max(0, left - len(sizes))
 
     def _bench(self, task: Task) -> _Bench:

@@ -138,7 +138,7 @@ class _Survey:
         shape, measured = self.shapes[width], self.measured.get(width)
         known = {w: (self.shapes[w], m) for w, m in self.measured.items()}
         # What must be held is a lower bound: a small model fits into pages that are there already, unseen.
-        memories = {w: (s, max(m.memory, s.memory)) for w, (s, m) in known.items() if m.memory is not None}
+        memories = {w: (s, max(m.memory, s.least)) for w, (s, m) in known.items() if m.memory is not None}
         steps = measured.steps if measured else predict_steps(shape, known) if known else {}
         time: Source = "failed" if width in self.failed else "measured" if measured else "predicted"
         memory: Source = "measured" if width in memories else "predicted"
