@@ -124,6 +124,11 @@ def test_a_round_is_download_training_and_upload():
     assert verdict.transfer_seconds == 100.0
     assert verdict.train_seconds == 3.0 + 2 * 32 * 2.0
     assert verdict.seconds == 231.0
+    cut = replace(profile, max_steps=50)
+    assert cut.verdicts(budget)[-1].seconds == 100.0 + 3.0 + 50 * 2.0
+    assert Profile.of_json(cut.as_json()) == cut
+    older = {key: value for key, value in profile.as_json().items() if key != "max_steps"}
+    assert Profile.of_json(older) == profile
 
 
 def test_the_widest_that_fits_all_limits_is_picked():
@@ -287,6 +292,7 @@ def test_an_experiment_is_measured_with_its_own_method_batches_and_data():
 
     numbers = {"widths": uniform(2), "tiers": "uniform-2", "batch_size": 5}
     recipe = fjord.Experiment(name="mine", model=mlp, data=data, method="heterofl", **numbers)
+    assert fjord.profile(replace(recipe, max_local_steps=3), measure=["1/2"]).max_steps == 3
     profile = fjord.profile(recipe)
     assert (profile.model, profile.method, profile.batch_size, profile.kinds) == ("mine", "heterofl", 5, (None,))
     assert profile.costs[1].macs_per_step == 3 * 5 * (12 * 40 + 40 * 40 + 3 * 40)  # only at its ceiling
@@ -304,8 +310,10 @@ def test_a_model_that_cannot_be_trained_as_clients_train_is_said():
         fjord.profile(nn.Sequential(nn.Linear(12, 40), nn.Linear(40, 3), nn.Flatten(0)), torch.randn(2, 12))
     with pytest.raises(ValueError, match=r"measure: width 1/3 is not one of 1/5, 2/5"):
         fjord.profile(mlp(), torch.randn(2, 12), measure=["1/3"])
-    with pytest.raises(ValueError, match="batch_size=-1"):
-        fjord.profile(mlp(), torch.randn(2, 12), batch_size=-1)
+    for wrong in ({"batch_size": -1}, {"batch_size": 0}, {"epochs": 0}, {"examples": 0}):
+        ((name, value),) = wrong.items()
+        with pytest.raises(ValueError, match=f"{name}={value} must be a whole number of at least 1"):
+            fjord.profile(mlp(), torch.randn(2, 12), **wrong)
 
 
 def test_a_width_that_runs_out_of_memory_does_not_fit_and_no_wider_one_is_tried(monkeypatch):

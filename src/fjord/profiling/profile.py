@@ -49,7 +49,8 @@ def profile(
         model = replace(model, **changes)
         federation, name = list(model.federations())[-1], name or model.name
     else:
-        federation = of_model(model, inputs, widths, batch_size or 16, epochs or 1)
+        sizes = 16 if batch_size is None else batch_size, 1 if epochs is None else epochs
+        federation = of_model(model, inputs, widths, *sizes)
     return profile_federation(federation, kd=kd, measure=measure, examples=examples, device=device, name=name, say=say)
 
 
@@ -64,6 +65,8 @@ def profile_federation(
     say: Say = lambda line: None,
 ) -> Profile:
     """Measure what training a federation's model costs a client of each ceiling."""
+    if examples is not None and (type(examples) is not int or examples < 1):
+        raise ValueError(f"examples={examples} must be a whole number of at least 1")
     widths = federation.space.widths
     chosen = widths if measure is None else tuple(sorted({_one_of(widths, width) for width in measure}))
     how = federation.training
@@ -83,6 +86,7 @@ def profile_federation(
         how.epochs,
         process,
         tuple(costs),
+        how.max_steps,
     )
 
 
