@@ -1,5 +1,6 @@
 """What training costs at each width: units, budgets, the measurement itself, and the width that is picked."""
 
+import gc
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+import weakref
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -272,6 +274,22 @@ def test_measured_memory_counts_the_examples_once_however_many_steps_are_timed(m
         monkeypatch.setattr(measure, "SECONDS", seconds)
         found.append(measured_memory(many, 1, plain()) - measured_memory(few, 1, plain()))
     assert found == pytest.approx([23_200_000] * 2, rel=0.1)
+
+
+def test_a_trainer_keeps_no_batch_of_a_client_and_after_a_shortage_no_network():
+    federation = of_model(mlp(), torch.randn(4, 12), uniform(2), 8, 1)
+    seen = []
+    prepare = lambda x, generator: seen.append(weakref.ref(x)) or x  # noqa: E731
+    federation.data = fjord.Generated(1, federation.data.examples, federation.data.test, prepare=prepare)
+    trainer = federation.trainer()
+    trainer(federation.task_at(Fraction(1)))
+    (bench,) = trainer._benches.values()
+    seen += [weakref.ref(bench.model.view(width).net) for width in federation.space.widths]
+    del bench
+    trainer._benches.clear()  # as it does before it tries a smaller width
+    gc.collect()
+    assert len(seen) > 2
+    assert all(kept() is None for kept in seen)
 
 
 def test_what_must_be_held_at_once_is_not_the_sum_of_what_is_held_in_turn():
