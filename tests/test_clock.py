@@ -129,6 +129,8 @@ def test_a_table_reads_the_same_from_csv_json_and_python(tmp_path):
         "ceiling,macs_per_second,seconds_per_step,down,up,latency\n1/5,1e4,,1kB/s,500B/s,100ms\n3/5,30k,,4kB/s,2kB/s,50ms\n"
     )
     assert find_clock(str(tmp_path / "a.json")) == find_clock(str(tmp_path / "a.csv")) == Clock.of(ROWS)
+    (tmp_path / "mark.csv").write_text((tmp_path / "a.csv").read_text(), encoding="utf-8-sig")  # as spreadsheets do
+    assert find_clock(str(tmp_path / "mark.csv")) == Clock.of(ROWS)
     phones = find_clock("phones")
     assert [str(p.ceiling) for p in phones.paces] == ["1/5", "2/5", "3/5", "4/5", "1"]
     assert list(PRESETS) == ["phones"]
@@ -149,6 +151,10 @@ def test_a_profile_of_a_device_gives_its_seconds(tmp_path):
     for kd, said in ((None, "both, with distillation and without"), ("maybe", "no step with kd=maybe")):
         with pytest.raises(ValueError, match=said):
             Pace.of(row | {"kd": kd}, tmp_path)
+    failed = [cost | {"time": "failed", "step_seconds": 0.0} for cost in both]
+    (tmp_path / "weak.json").write_text(json.dumps({"fjord_profile": 1, "costs": failed}))
+    with pytest.raises(ValueError, match=r"weak\.json: no width could be trained on that device"):
+        Pace.of(row | {"profile": "weak.json", "kd": "true"}, tmp_path)
     with pytest.raises(ValueError, match=r"nothing\.json: is no output of fjord profile"):
         Pace.of(row | {"profile": "nothing.json"}, tmp_path)
 

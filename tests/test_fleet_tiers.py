@@ -85,9 +85,11 @@ def test_a_table_of_devices_is_reckoned_from_one_profile(tmp_path):
 
 def test_speed_in_multiply_accumulates_needs_no_other_speed(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([{"name": "chip", "macs_per_second": 50}]))
-    (machine,) = read_fleet([tmp_path / "a.json"], made(step=1.0, setup=1.0, macs=100))
-    cost = machine.profile.cost(Fraction(1), False)
-    assert (cost.step_seconds, cost.setup_seconds, cost.time) == (2.0, 2.0, "predicted")
+    (tmp_path / "a.csv").write_text("name,macs_per_second\nchip,0.05k\n", encoding="utf-8-sig")  # as spreadsheets do
+    for name in ("a.json", "a.csv"):
+        (machine,) = read_fleet([tmp_path / name], made(step=1.0, setup=1.0, macs=100))
+        cost = machine.profile.cost(Fraction(1), False)
+        assert (machine.name, cost.step_seconds, cost.setup_seconds, cost.time) == ("chip", 2.0, 2.0, "predicted")
 
 
 @pytest.mark.parametrize(
@@ -120,6 +122,18 @@ def test_where_no_device_can_take_part_the_nearest_says_what_it_needs(tmp_path):
     machines = read_fleet([written(tmp_path, fleet(1, 4))])
     with pytest.raises(ValueError, match=r"d1, the nearest: nothing fits: .*takes 500ms .* at least --deadline 500ms"):
         group(machines, Budget(deadline=0.1, examples=100), 3)
+
+
+def test_devices_with_too_little_memory_of_their_own_are_not_told_to_get_a_larger_budget(tmp_path):
+    (tmp_path / "fleet.csv").write_text("name,speed,memory\na,1,100kB\nb,0.5,150kB\n")
+    machines = read_fleet([tmp_path / "fleet.csv"], made(memory=1_000_000))
+    says = "a, the nearest, has 100kB of memory, and the smallest width 1/5 needs 200kB: no budget would do"
+    with pytest.raises(ValueError, match=says):
+        group(machines, Budget(), 3)
+    (tmp_path / "fleet.csv").write_text("name,speed,memory\na,1,100kB\nb,0.5,1GB\n")
+    machines = read_fleet([tmp_path / "fleet.csv"], made(memory=1_000_000))
+    with pytest.raises(ValueError, match=r"b, the nearest: nothing fits: --memory 150kB: .* at least --memory 200kB"):
+        group(machines, Budget(memory=150_000), 3)
 
 
 def run(monkeypatch, capsys, *words):

@@ -1,5 +1,6 @@
 """What training costs at each width: units, budgets, the measurement itself, and the width that is picked."""
 
+import gc
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+import weakref
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -124,6 +126,11 @@ def test_a_round_is_download_training_and_upload():
     assert verdict.transfer_seconds == 100.0
     assert verdict.train_seconds == 3.0 + 2 * 32 * 2.0
     assert verdict.seconds == 231.0
+    cut = replace(profile, max_steps=50)
+    assert cut.verdicts(budget)[-1].seconds == 100.0 + 3.0 + 50 * 2.0
+    assert Profile.of_json(cut.as_json()) == cut
+    older = {key: value for key, value in profile.as_json().items() if key != "max_steps"}
+    assert Profile.of_json(older) == profile
 
 
 def test_the_widest_that_fits_all_limits_is_picked():
@@ -247,6 +254,55 @@ def test_measured_memory_holds_at_least_slice_gradients_and_activations():
     assert profile.cost(Fraction(1)).memory_bytes > 1.8 * profile.cost(Fraction(1, 2)).memory_bytes
 
 
+def measured_memory(federation, ceiling, objective) -> int:
+    return measure.Bench(federation, federation.data.examples(0), objective).measure(Fraction(ceiling)).memory
+
+
+def with_examples(net, examples: int):
+    """A federation of one client with so many examples of 40 kB."""
+    federation = of_model(net, torch.randn(2, 10_000), uniform(2), 10, 1)
+    federation.data = measure.only(gathered(federation.data, 10, examples), federation.data)
+    return federation
+
+
+@LINUX
+def test_measured_memory_counts_the_examples_once_however_many_steps_are_timed(monkeypatch):
+    net = nn.Sequential(nn.Linear(10_000, 4), nn.ReLU(), nn.Linear(4, 2))
+    few, many = with_examples(net, 20), with_examples(net, 600)  # which are 23.2 MB more
+    found = []
+    for seconds in (1e-9, 0.2):  # from a part of one epoch to many
+        monkeypatch.setattr(measure, "SECONDS", seconds)
+        found.append(measured_memory(many, 1, plain()) - measured_memory(few, 1, plain()))
+    assert found == pytest.approx([23_200_000] * 2, rel=0.1)
+
+
+def test_a_trainer_keeps_no_batch_of_a_client_and_after_a_shortage_no_network():
+    federation = of_model(mlp(), torch.randn(4, 12), uniform(2), 8, 1)
+    seen = []
+    prepare = lambda x, generator: seen.append(weakref.ref(x)) or x  # noqa: E731
+    federation.data = fjord.Generated(1, federation.data.examples, federation.data.test, prepare=prepare)
+    trainer = federation.trainer()
+    trainer(federation.task_at(Fraction(1)))
+    (bench,) = trainer._benches.values()
+    seen += [weakref.ref(bench.model.view(width).net) for width in federation.space.widths]
+    del bench
+    trainer._benches.clear()  # as it does before it tries a smaller width
+    gc.collect()
+    assert len(seen) > 2
+    assert all(kept() is None for kept in seen)
+
+
+def test_what_must_be_held_at_once_is_not_the_sum_of_what_is_held_in_turn():
+    # Activations go as gradients come: 400 floats an example and batch early, and most weights late.
+    net = nn.Sequential(nn.Linear(1, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 2))
+    federation = of_model(net, torch.randn(4, 1), fjord.WidthSpace.of(["1"]), 100, 1)
+    one = shape_of(federation, Fraction(1), plain(), federation.data.examples(0), {})
+    weights = 4 * (400 + 400 + 400 * 400 + 400 + 2 * 400 + 2)
+    examples = 100 * (4 + 8)
+    assert one.least == 3 * weights + examples  # as it came, in training, and as it is sent back
+    assert one.memory >= one.least
+
+
 def test_an_experiment_is_measured_with_its_own_method_batches_and_data():
     def data(seed):
         x = torch.randn(60, 12)
@@ -254,6 +310,7 @@ def test_an_experiment_is_measured_with_its_own_method_batches_and_data():
 
     numbers = {"widths": uniform(2), "tiers": "uniform-2", "batch_size": 5}
     recipe = fjord.Experiment(name="mine", model=mlp, data=data, method="heterofl", **numbers)
+    assert fjord.profile(replace(recipe, max_local_steps=3), measure=["1/2"]).max_steps == 3
     profile = fjord.profile(recipe)
     assert (profile.model, profile.method, profile.batch_size, profile.kinds) == ("mine", "heterofl", 5, (None,))
     assert profile.costs[1].macs_per_step == 3 * 5 * (12 * 40 + 40 * 40 + 3 * 40)  # only at its ceiling
@@ -271,8 +328,10 @@ def test_a_model_that_cannot_be_trained_as_clients_train_is_said():
         fjord.profile(nn.Sequential(nn.Linear(12, 40), nn.Linear(40, 3), nn.Flatten(0)), torch.randn(2, 12))
     with pytest.raises(ValueError, match=r"measure: width 1/3 is not one of 1/5, 2/5"):
         fjord.profile(mlp(), torch.randn(2, 12), measure=["1/3"])
-    with pytest.raises(ValueError, match="batch_size=-1"):
-        fjord.profile(mlp(), torch.randn(2, 12), batch_size=-1)
+    for wrong in ({"batch_size": -1}, {"batch_size": 0}, {"epochs": 0}, {"examples": 0}):
+        ((name, value),) = wrong.items()
+        with pytest.raises(ValueError, match=f"{name}={value} must be a whole number of at least 1"):
+            fjord.profile(mlp(), torch.randn(2, 12), **wrong)
 
 
 def test_a_width_that_runs_out_of_memory_does_not_fit_and_no_wider_one_is_tried(monkeypatch):

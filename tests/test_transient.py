@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 
 from fed_oracles import Setting, assert_identical, snapshot
 from fjord.check import answered, fault_of
+from fjord.devices.clock import Clock
 from fjord.devices.load import Limits, Reading, read
 from fjord.devices.tiers import Listed, Varying
 from fjord.devices.trace import read_drops, traced
@@ -368,6 +369,7 @@ BAD_TRACES = {
         ("client,ceiling\n0,1/5\n", r"line 2: from-round is missing"),
         ("client,from-round,to-round,ceiling\n0,3,2,1/5\n", r"line 2: to-round 2 is before from-round 3"),
         ("client,round,from-round,ceiling\n0,3,2,1/5\n", r"line 2: round and from-round are both given"),
+        ("client,from-round,to_round,ceiling\n0,3,5,1/5\n", r"line 2: 'to_round' is not one of client, ceiling, round"),
         ("", "holds no rows"),
         (HEAD, "holds no rows"),
     ],
@@ -696,6 +698,10 @@ def test_load_may_be_a_function_or_a_file_and_is_checked_at_the_door(recipe: str
     trace.write_text("client,round,ceiling\n6,1,1/5\n")
     with pytest.raises(ValueError, match=r"load\.csv, line 2: there is no client 6"):
         run(lowered, tmp_path / "never")
+    trace.write_text("client,round,ceiling\n0,9,1/5\n")
+    row = {"ceiling": "2/5", "macs_per_second": "1M", "down": "1MB/s", "up": "1MB/s"}
+    with pytest.raises(ValueError, match=r"clock: no tier for ceiling 1/5; the lowest is 2/5"):
+        run(replace(lowered, tiers="2/5:1/2,1:1/2", clock=Clock.of([row])), tmp_path / "never")
     assert not (tmp_path / "never").exists()
 
 

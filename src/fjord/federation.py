@@ -12,7 +12,7 @@ from fjord.check import answered
 from fjord.data.federated import FederatedData
 from fjord.devices.clock import Clock
 from fjord.devices.pace import Work
-from fjord.devices.tiers import Devices
+from fjord.devices.tiers import Devices, Varying
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.plan import Kept
 from fjord.elastic.slice import Places, taken
@@ -135,7 +135,8 @@ class Federation:
 
     def _timer(self, clock: Clock) -> Timer:
         """Set up the simulated clock; what its table lacks shows here, before the first round."""
-        for tier in self.devices.tiers:
+        lowered = self.devices.lowered if isinstance(self.devices, Varying) else ()
+        for tier in (*self.devices.tiers, *(low for low in lowered if low < self.devices.tiers[-1])):
             pace, grant = clock.pace(tier), self.portions.grant(0, 0, self.space.upto(tier).largest)
             if self.method.joins(grant):
                 held, _ = self.portions.given(grant)

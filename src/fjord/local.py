@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import chain, islice
 from typing import Protocol
 
@@ -150,7 +150,7 @@ class Trainer:
         self.model, self.data, self.how, self.seed = model, data, how, seed
         self.parts = parts or Whole()
         self._benches: dict[tuple[object, ...], _Bench] = {}
-        self._macs = lru_cache(maxsize=256)(self._count_macs)
+        self._macs: dict[tuple[torch.Size, ...], int] = {}
 
     def __call__(self, task: Task, reduced: Reduced | None = None) -> Update:
         """Train one client, from the start at the next smaller width each time it runs out of memory.
@@ -233,8 +233,9 @@ class Trainer:
             augment = torch.Generator().manual_seed(derive(seed, "augment", epoch))
             order = torch.randperm(len(inputs), generator=shuffle)
             sizes = batch_sizes(len(inputs), self.how.batch_size)
-            batches = zip(inputs[order].split(sizes), targets[order].split(sizes), strict=True)
-            yield from ((self.data.prepare(x, augment), y) for x, y in islice(batches, left))
+            # Batch by batch: the examples in their new order would take as much memory as the examples again.
+            each = islice(order.split(sizes), left)
+            yield from ((self.data.prepare(inputs[rows], augment), targets[rows]) for rows in each)
             left = None if left is None else max(0, left - len(sizes))
 
     def _bench(self, task: Task) -> _Bench:
@@ -260,30 +261,15 @@ class Trainer:
 
     def _macs_at(self, bench: _Bench, width: Width, inputs: Tensor) -> int:
         net = bench.model.view(width).net
-        return self._macs(_Shaped(net, inputs))
-
-    @staticmethod
-    def _count_macs(shaped: "_Shaped") -> int:
-        return count_macs(shaped.net, (shaped.inputs[:1],))
+        shapes = inputs.shape[1:], *(p.shape for p in net.parameters())
+        if shapes not in self._macs:  # shapes alone: to remember a network would keep its weights in memory
+            self._macs[shapes] = count_macs(net, (inputs[:1],))
+        return self._macs[shapes]
 
 
 def _laid_out(tensor: Tensor) -> Tensor:
     """Return a copy in the layout that is fastest on a CPU: channels last for convolutions."""
     return tensor.clone(memory_format=torch.channels_last if tensor.dim() == 4 else torch.contiguous_format)
-
-
-class _Shaped:
-    """A network and its input, equal to all others of the same shapes."""
-
-    def __init__(self, net: torch.nn.Module, inputs: Tensor) -> None:
-        self.net, self.inputs = net, inputs
-        self.shapes = (inputs.shape[1:], *(p.shape for p in net.parameters()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shaped) and self.shapes == other.shapes
-
-    def __hash__(self) -> int:
-        return hash(self.shapes)
 
 
 @dataclass(frozen=True)

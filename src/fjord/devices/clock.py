@@ -107,7 +107,7 @@ def find_clock(name: str) -> Clock:
 
 def _rows(path: Path) -> Iterable[Mapping[str, Any]]:
     if path.suffix == ".csv":
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a mark at the start
             rows: Any = list(csv.DictReader(file))
     else:
         rows = json.loads(path.read_text())

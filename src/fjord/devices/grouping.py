@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 
 from fjord.devices.budget import Budget
-from fjord.devices.profile import too_little
+from fjord.devices.profile import Verdict, too_little
 from fjord.devices.table import Machine
+from fjord.devices.units import show_bytes
 from fjord.seeding import Shuffled, derive
 from fjord.width import Width
 
@@ -96,10 +97,25 @@ def best_ceilings(carried: Mapping[Width, int], num_tiers: int) -> tuple[Width, 
 
 
 def _nothing(machines: Sequence[Machine], budget: Budget, kd: bool | None) -> str:
-    """Say what the device that comes nearest would need."""
+    """Say what the device that comes nearest would need: of those that some budget would do for, if there are any."""
     stand = {machine: machine.verdicts(budget, kd)[0] for machine in machines}
-    nearest = min(machines, key=lambda machine: (len(stand[machine].limits), stand[machine].seconds))
-    return f"no device can take part; {nearest.name}, the nearest: {too_little(nearest.own(budget), stand[nearest])}"
+
+    def distance(machine: Machine) -> tuple[bool, bool, int, float]:
+        verdict = stand[machine]
+        return verdict.cost.time == "failed", _too_small(machine, verdict), len(verdict.limits), verdict.seconds
+
+    nearest = min(machines, key=distance)
+    verdict = stand[nearest]
+    if verdict.cost.time != "failed" and nearest.memory is not None and _too_small(nearest, verdict):
+        has, need = show_bytes(nearest.memory, 3), show_bytes(verdict.cost.memory_bytes)
+        why = f"has {has} of memory, and the smallest width {verdict.cost.width} needs {need}: no budget would do"
+        return f"no device can take part; {nearest.name}, the nearest, {why}"
+    return f"no device can take part; {nearest.name}, the nearest: {too_little(nearest.own(budget), verdict)}"
+
+
+def _too_small(machine: Machine, verdict: Verdict) -> bool:
+    """Say whether a device itself has too little memory, whatever the budget."""
+    return machine.memory is not None and machine.memory < verdict.cost.memory_bytes
 
 
 def write_ceilings(path: Path, ceilings: Sequence[Width]) -> None:

@@ -116,12 +116,15 @@ def _profiled(path: Path, kd: Any) -> Steps:
         data = json.loads(path.read_text())
         costs = [cost for cost in data["costs"] if kd is None or str(cost["kd"]).lower() == str(kd).lower()]
         kinds = {cost["kd"] for cost in costs}
-        steps = {parse_width(cost["width"]): (cost["step_seconds"], cost["setup_seconds"]) for cost in costs}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        ran = [cost for cost in costs if cost.get("time") != "failed"]  # a step that never was takes no time there
+        steps = {parse_width(cost["width"]): (cost["step_seconds"], cost["setup_seconds"]) for cost in ran}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"profile {path}: is no output of fjord profile --json: {error!r}") from error
     if len(kinds) != 1:
         held = "both, with distillation and without" if kinds else f"no step with kd={kd}"
         raise ValueError(f"profile {path}: holds {held}; choose in the column kd: true or false")
+    if not steps:
+        raise ValueError(f"profile {path}: no width could be trained on that device")
     return steps
 
 

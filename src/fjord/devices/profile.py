@@ -71,6 +71,8 @@ class Profile:
     process_bytes: int
     """The memory of the process before it trains: libraries, the model, data."""
     costs: tuple[Cost, ...]
+    max_steps: int | None = None
+    """A round has no more steps than this (the recipe's `max_local_steps`)."""
 
     @property
     def widths(self) -> tuple[Width, ...]:
@@ -101,6 +103,7 @@ class Profile:
     def _verdict(self, cost: Cost, budget: Budget) -> Verdict:
         transfer = 0.0 if budget.bandwidth is None else (cost.bytes_down + cost.bytes_up) / budget.bandwidth
         steps = self.epochs * math.ceil((budget.examples or 0) / self.batch_size)
+        steps = steps if self.max_steps is None else min(steps, self.max_steps)
         train = cost.setup_seconds + steps * cost.step_seconds if steps else 0.0
         # A sum of floats may be a hair above the deadline that an error named.
         late = budget.deadline is not None and transfer + train > budget.deadline * (1 + 1e-9)
@@ -136,7 +139,8 @@ class Profile:
         """Return the profile in plain data."""
         if data.get("fjord_profile") != VERSION:
             raise ValueError(f"fjord_profile={data.get('fjord_profile')!r}: this version reads {VERSION}")
-        known = {field.name: data[field.name] for field in fields(cls)}
+        known = {field.name: data[field.name] for field in fields(cls) if field.name != "max_steps"}
+        known["max_steps"] = data.get("max_steps")  # profiles of before have none
         costs = tuple(Cost(**{**cost, "width": parse_width(cost["width"])}) for cost in known["costs"])
         return cls(**{**known, "costs": costs})
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fjord.devices.budget import Budget
 from fjord.devices.profile import Cost, Profile, Source, Verdict
-from fjord.devices.units import parse_bytes, parse_rate
+from fjord.devices.units import parse_bytes, parse_count, parse_rate
 from fjord.width import Width
 
 COLUMNS = ("name", "count", "speed", "macs_per_second", "memory", "bandwidth")
@@ -70,7 +70,7 @@ def _machines(path: Path, reference: Profile | None) -> list[Machine]:
 
 def _rows(path: Path) -> list[Any]:
     if path.suffix == ".csv":
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a mark at the start
             return list(csv.DictReader(file))
     data = json.loads(path.read_text())
     return data if isinstance(data, list) else [data]
@@ -104,7 +104,7 @@ def _scaled(cost: Cost, name: str, row: Mapping[str, Any]) -> Cost:
     if "speed" in row:
         step = cost.step_seconds / _above_zero(name, "speed", row["speed"])
     else:
-        step = cost.macs_per_step / _above_zero(name, "macs_per_second", row["macs_per_second"])
+        step = cost.macs_per_step / parse_count(f"{name}: macs_per_second", str(row["macs_per_second"]))
     setup = cost.setup_seconds * step / cost.step_seconds if cost.step_seconds else 0.0
     source: Source = "failed" if cost.time == "failed" else "predicted"
     return replace(cost, step_seconds=step, setup_seconds=setup, time=source, memory="predicted")

@@ -118,7 +118,7 @@ def read_ceilings(path: str | Path, num_clients: int) -> Listed:
 
 def _rows(path: Path) -> list[tuple[Any, str]]:
     if path.suffix == ".csv":
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a mark at the start
             return [(row["client"], row["ceiling"]) for row in csv.DictReader(file)]
     text = path.read_text()
     loaded = json.loads(text, object_pairs_hook=list)  # pairs, as a dictionary would hide a client listed twice
@@ -132,6 +132,8 @@ class Varying:
 
     usual: Devices
     function: Callable[[int, int, Width], WidthLike]
+    lowered: tuple[Width, ...] = ()
+    """Ceilings that it may lower to, as far as they are known beforehand."""
 
     @property
     def tiers(self) -> tuple[Width, ...]:

@@ -11,6 +11,7 @@ from fjord.devices.tiers import Devices, Varying
 from fjord.width import Width, parse_width
 
 ALLOWED = "client, ceiling, and round or from-round and to-round"
+COLUMNS = ("client", "ceiling", "round", "from-round", "to-round")
 EVERYBODY = "*"
 
 
@@ -36,7 +37,7 @@ def traced(devices: Devices, path: str | Path, num_clients: int, smallest: Width
         mine = [d.ceiling for d in (*everybody, *drops.get(client_id, ())) if d.counts(round_index)]
         return min([usual, *mine])
 
-    return Varying(devices, lowered)
+    return Varying(devices, lowered, tuple(sorted({drop.ceiling for mine in drops.values() for drop in mine})))
 
 
 def read_drops(path: Path, num_clients: int, smallest: Width) -> dict[int | None, list[Drop]]:
@@ -48,6 +49,7 @@ def read_drops(path: Path, num_clients: int, smallest: Width) -> dict[int | None
         raise ValueError(f"load {path}: cannot be read: {error}") from error
     for line, row in rows:
         try:
+            _demand_known(row)
             client = _client(row, num_clients)
             found.setdefault(client, []).append(_drop(row, smallest))
         except (ValueError, TypeError) as error:
@@ -87,6 +89,12 @@ def _next(text: str, at: int) -> int:
     while text[at] in " \t\r\n,":
         at += 1
     return at
+
+
+def _demand_known(row: Mapping[str, Any]) -> None:
+    unknown = [key for key in row if key not in COLUMNS]
+    if unknown:  # to_round for to-round would make a drop last for ever
+        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(COLUMNS)}")
 
 
 def _client(row: Mapping[str, Any], num_clients: int) -> int | None:

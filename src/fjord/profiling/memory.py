@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fjord.shortage import is_shortage
+
 STATUS = Path("/proc/self/status")
 Plain = dict[str, Any]
 
@@ -60,12 +62,10 @@ def _answer(work: Callable[[], Plain], writing: int) -> None:  # pragma: no cove
 def _done(work: Callable[[], Plain]) -> Plain:
     try:
         return work()
-    except MemoryError as error:
-        raise OutOfMemory(str(error) or "out of memory") from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "out of memory" in str(error).lower():
-            raise OutOfMemory("out of memory") from error
-        raise
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not is_shortage(error):
+            raise
+        raise OutOfMemory("out of memory") from error
 
 
 def _understood(text: str, code: int) -> Plain:

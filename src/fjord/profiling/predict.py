@@ -32,11 +32,24 @@ class Shape:
 
     @property
     def memory(self) -> int:
-        """The slice as it came and in training, momentum, gradients and activations of the dearest step, examples."""
-        held = (3 if self.momentum else 2) * size(self.task.tensors) + size(self.task.correction)
-        held += 2 * self.examples_bytes  # as they came, and shuffled
+        """What is held, and gradients and activations of the dearest step; or gradients and what is sent back."""
         kept = {width: cost.training_bytes - cost.bytes for width, cost in self.costs.items()}
-        return held + max(sum(kept[run] for run in set(runs)) for runs in self.passes.values())
+        return self._held + max(2 * size(self.task.tensors), self._dearest(kept))
+
+    @property
+    def least(self) -> int:
+        """What must be there at once: what is held, and what is sent back or the activations of the dearest step."""
+        activations = {width: max(0, cost.training_bytes - 2 * cost.bytes) for width, cost in self.costs.items()}
+        return self._held + max(size(self.task.tensors), self._dearest(activations))
+
+    @property
+    def _held(self) -> int:
+        """All through a round: the slice as it came and in training, momentum, corrections and examples."""
+        slices = (3 if self.momentum else 2) * size(self.task.tensors)
+        return slices + size(self.task.correction) + self.examples_bytes
+
+    def _dearest(self, values: Mapping[Width, int]) -> int:
+        return max(sum(values[run] for run in set(runs)) for runs in self.passes.values())
 
     @property
     def macs(self) -> int:
@@ -69,7 +82,8 @@ def shape_of(
     with torch.no_grad():
         logits = nets[task.space.largest](inputs)
     passes = {width: _passes(objective, logits, targets, width, task.space.largest) for width in task.space.widths}
-    return Shape(task, passes, costs, how.batch_size, bool(how.momentum), size({"inputs": examples[0]}))
+    held = size(dict(zip(("inputs", "targets"), examples, strict=True)))
+    return Shape(task, passes, costs, how.batch_size, bool(how.momentum), held)
 
 
 def _key(net: nn.Module) -> tuple[Any, ...]:

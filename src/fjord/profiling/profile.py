@@ -49,7 +49,8 @@ def profile(
         model = replace(model, **changes)
         federation, name = model.federation(-1), name or model.name
     else:
-        federation = of_model(model, inputs, widths, batch_size or 16, epochs or 1)
+        sizes = 16 if batch_size is None else batch_size, 1 if epochs is None else epochs
+        federation = of_model(model, inputs, widths, *sizes)
     return profile_federation(federation, kd=kd, measure=measure, examples=examples, device=device, name=name, say=say)
 
 
@@ -64,6 +65,8 @@ def profile_federation(
     say: Say = lambda line: None,
 ) -> Profile:
     """Measure what training a federation's model costs a client of each ceiling."""
+    if examples is not None and (type(examples) is not int or examples < 1):
+        raise ValueError(f"examples={examples} must be a whole number of at least 1")
     widths = federation.space.widths
     chosen = widths if measure is None else tuple(sorted({_one_of(widths, width) for width in measure}))
     how = federation.training
@@ -83,6 +86,7 @@ def profile_federation(
         how.epochs,
         process,
         tuple(costs),
+        how.max_steps,
     )
 
 
@@ -138,7 +142,7 @@ class _Survey:
         shape, measured = self.shapes[width], self.measured.get(width)
         known = {w: (self.shapes[w], m) for w, m in self.measured.items()}
         # What must be held is a lower bound: a small model fits into pages that are there already, unseen.
-        memories = {w: (s, max(m.memory, s.memory)) for w, (s, m) in known.items() if m.memory is not None}
+        memories = {w: (s, max(m.memory, s.least)) for w, (s, m) in known.items() if m.memory is not None}
         steps = measured.steps if measured else predict_steps(shape, known) if known else {}
         time: Source = "failed" if width in self.failed else "measured" if measured else "predicted"
         memory: Source = "measured" if width in memories else "predicted"
