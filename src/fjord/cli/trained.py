@@ -9,8 +9,9 @@ import torch
 
 from fjord.central.setting import Central
 from fjord.data.federated import FederatedData
+from fjord.elastic.description import Info
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.storage import Info, load, read_info
+from fjord.elastic.storage import load, read_info
 from fjord.experiment import Experiment
 from fjord.models.catalog import Entry, example, find_model
 from fjord.recipes import central
