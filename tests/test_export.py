@@ -434,3 +434,17 @@ def test_a_source_that_gives_no_numbers_is_refused(tmp_path):
     with pytest.raises(ValueError, match="gives numbers that are not finite"):
         fjord.export(model, "2/5", tmp_path / "net.pt2", inputs, to="torch")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_taken_or_unknown_is_said_before_any_data_is_made(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    made = lambda *_: pytest.fail("data was made")  # noqa: E731
+    monkeypatch.setattr("fjord.cli.trained._data", made)
+    for arguments, says in (
+        (["export", "nested", "--to", "torch", "--width", "1", "--output", "taken.pt2"], "--force writes over it"),
+        (["latency", "none/0"], "none/0: there is no such run folder or file"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["fjord", *arguments])
+        with pytest.raises(SystemExit):
+            main()
+        assert says in capsys.readouterr().err

@@ -481,7 +481,7 @@ def test_where_flower_is_missing_the_message_says_what_to_install(words, what, t
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         main()
-    wanted = f"fjord: {what} needs Flower; install it with: pip install 'fjord-fl[flower]'"
+    wanted = f"fjord: {what} needs Flower; install it with: pip install 'fjord-fl[flower]', or in a clone: "
     assert capsys.readouterr().err.strip() == wanted
     assert list(tmp_path.iterdir()) == []
 

@@ -316,7 +316,7 @@ def test_what_cannot_be_drawn_is_refused_in_words(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="cannot be written"):
         page.write([folder], tmp_path / "a" / "config.json" / "report.html")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ValueError, match=re.escape('pip install "fjord-fl[plots]"')):
+    with pytest.raises(ValueError, match=re.escape("pip install 'fjord-fl[plots]'")):
         text_of(folder)
 
 

@@ -58,6 +58,14 @@ def toy(tmp_path, monkeypatch):
     return task
 
 
+def test_a_folder_that_is_not_there_is_said_and_nothing_is_written(tmp_path):
+    with pytest.raises(ValueError, match=r"--runs .*none: there is no such folder"):
+        reproduce("fig5", runs=tmp_path / "none", only_report=True)
+    with pytest.raises(ValueError, match=r"RUNS .*none: there is no such folder"):
+        results(tmp_path / "none", tmp_path / "RESULTS.md")
+    assert not list(tmp_path.iterdir())
+
+
 class Listener:
     def __init__(self):
         self.heard = []

@@ -146,7 +146,7 @@ def test_every_method_runs_with_every_strategy(folder, method):
             ["run", "mine.py", "--set", "tiers=1/2:0.4,1:0.4"],
             "shares 2/5, 2/5 must not be negative and must add up to 1",
         ),
-        (["run", "mine.py", "--set", "tiers=none.json"], "none.json: cannot be read"),
+        (["run", "mine.py", "--set", "tiers=none.json"], "none.json: there is no such file"),
         (["run", "mine.py", "--set", "tiers=1/100:0.5,1:0.5"], "ceiling 1/100 is below the smallest width 1/5"),
         (["run", "mine.py", "--set", "tiers=1/2:0.5,1:0.5", "--set", "drop_scale=0.5"], "needs tiers=uniform-k"),
         (["run", "mine.py", "--set", "server_lr=1"], "server_lr=1.0 needs server=fedavgm or server=fedadam"),
@@ -241,3 +241,10 @@ def test_a_custom_method_and_devices_of_the_round_take_effect(folder):
     assert [list(row["tiers"]) for row in run.metrics()] == [["1"], ["1/5"], ["1"]]
     assert [row["shells"]["1"] for row in run.metrics()] == [3, 0, 3]
     assert run.config["method"] == "sole"
+
+
+@pytest.mark.parametrize("name", ["load", "tiers"])
+def test_a_file_that_is_not_there_is_said_before_data_is_made(name):
+    made = fjord.Experiment(name="x", model=nn.Identity, data=lambda seed: pytest.fail("made"), **{name: "none.csv"})
+    with pytest.raises(ValueError, match=f"{name}=none.csv: there is no such file"):
+        next(made.federations())

@@ -218,3 +218,8 @@ def test_the_command_searches_a_run_and_writes_what_it_found(tmp_path, monkeypat
     settled = invoke(["latency", "run", "--round-to", "4"])
     assert "--freeze and --round-to: run is trained" in str(settled.exception)
     assert "there is none called cnn" in str(invoke(["latency", "cnn", "--data", "mine.py"]).exception)
+
+
+def test_a_share_above_the_full_model_is_refused():
+    with pytest.raises(ValueError, match="macs=5000%: more than the full model costs"):
+        fjord.Limits((torch.zeros(1, 4),), macs="5000%")

@@ -186,6 +186,10 @@ class Experiment:
         return self._federation(model, data, devices, target)
 
     def _made(self) -> tuple[nn.Module, FederatedData, Devices, tuple[Width, ...]]:
+        for name in ("load", "tiers"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value.endswith((".csv", ".json")) and not Path(value).is_file():
+                raise ValueError(f"{name}={value}: there is no such file")  # before data is made, which may take long
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.seed, "data"))
             data = self.data(self.seed)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fjord.experiment import Experiment
+from fjord.extras import how_to_install
 
 
 class Writer(Protocol):
@@ -34,7 +35,7 @@ class _TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise ValueError("log=tensorboard needs the package tensorboard: pip install fjord-fl[log]") from error
+            raise ValueError(f"log=tensorboard needs the package tensorboard: {how_to_install('log')}") from error
         self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step)
         self.num_rounds = experiment.num_rounds
 
@@ -51,7 +52,7 @@ class _Wandb:
         try:
             import wandb
         except ImportError as error:
-            raise ValueError("log=wandb needs the package wandb: pip install fjord-fl[log]") from error
+            raise ValueError(f"log=wandb needs the package wandb: {how_to_install('log')}") from error
         self.run = wandb.init(
             project="fjord", name=f"{experiment.name}-{experiment.seed}", dir=folder, config=experiment.config()
         )

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from fjord.experiment import Experiment
+from fjord.extras import how_to_install
 from fjord.recipes.find import sources
 from fjord.runner import OnRound
 from fjord.runner import run as run_here
@@ -83,7 +84,7 @@ class Where:
 def demand_flower(what: str) -> None:
     """Say what to install where Flower is missing."""
     if find_spec("flwr") is None:
-        raise ValueError(f"{what} needs Flower; install it with: pip install 'fjord-fl[flower]'")
+        raise ValueError(f"{what} needs Flower; install it with: {how_to_install('flower')}")
 
 
 def app(output: Annotated[Path, typer.Option(help="Where to write it.")] = Path("fjord-app")) -> None:

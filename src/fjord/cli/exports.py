@@ -48,7 +48,7 @@ def export(
     for order in orders:
         with out.status(f"{order.path} ..."):
             net = _submodel(opened, order.width)
-            done.append(export_net(net, opened.entry.model, opened.entry.inputs, order))
+            done.append(export_net(net, opened.source.entry.model, opened.source.entry.inputs, order))
     _show(done, f"{checkpoint} to {to}")
 
 

@@ -36,9 +36,11 @@ def latency(
         if freeze or round_to != 1:
             raise ValueError(f"--freeze and --round-to: {model} is trained, and what its widths keep is settled")
         opened = open_trained(Path(model), RECIPE, recipe=data, shape=input)
-        elastic, inputs = opened.elastic(), opened.entry.inputs
+        elastic, inputs = opened.elastic(), opened.source.entry.inputs
     elif data is not None:
         raise ValueError(f"--data {data}: is for a run folder or a saved file, and there is none called {model}")
+    elif "/" in model:
+        raise ValueError(f"{model}: there is no such run folder or file")
     else:
         elastic, entry = elastic_of(model, input, widths or "uniform-5", freeze, round_to)
         inputs = entry.inputs

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from fjord.data.sources import library
 from fjord.reproduce.curves import Job
 from fjord.reproduce.figures import FIGURES, Figure, all_jobs, demand_tasks, find_figures
 from fjord.reproduce.folders import rows_done, state
@@ -63,6 +64,8 @@ def reproduce(
     """Run what a figure of the paper is made of, or what is left of it; end with tables and a picture."""
     figures, chosen = find_figures(name), _names(tasks)
     demand_tasks(figures, chosen)
+    if only_report:
+        _demand_folder("--runs", runs)
     jobs = [] if only_report else all_jobs(figures, chosen, find_scale(scale), _seeds(seeds))
     failed = _work(jobs, runs, workers or default_workers()) if jobs else {}
     sections = [_report(figure, runs) for figure in figures]
@@ -82,6 +85,8 @@ def _work(jobs: list[Job], runs: Path, workers: int) -> dict[str, str]:
     counts = ", ".join(f"{states.count(kind)} {kind}" for kind in ("finished", "unfinished", "missing"))
     out.print(f"{len(jobs)} runs in {runs}: {counts}", markup=False, soft_wrap=True)
     left = len(jobs) - states.count("finished")
+    if left and any(job.recipe != "theorem1" for job in jobs):
+        library("datasets")  # said once, not by each run
     watcher = Progressing(runs, left)
     work = Work(runs, jobs, workers, watcher)
     try:
@@ -118,6 +123,7 @@ def results(
     notes: Annotated[Path | None, typer.Option(help="What you have to say (default: notes.md beside them).")] = None,
 ) -> None:
     """Copy finished runs without weights into results/ beside RESULTS.md, and write that file from the copy."""
+    _demand_folder("RUNS", runs)
     kept = output.parent / "results"
     if runs.resolve() != kept.resolve():
         size = pack(runs, kept)
@@ -130,6 +136,11 @@ def results(
     output.write_text(markdown(sections, links, said), encoding="utf-8")
     (kept / "index.html").write_text(page(sections, pictures, said), encoding="utf-8")
     out.print(f"Written: {output}, {kept / 'index.html'}", markup=False, soft_wrap=True)
+
+
+def _demand_folder(name: str, folder: Path) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"{name} {folder}: there is no such folder")
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -72,8 +72,8 @@ class _Task:
 
     @classmethod
     def of(cls, opened: Trained) -> Self:
-        assert opened.data is not None  # as neither a model nor a shape was given
-        return cls(opened.elastic(), opened.data, opened.metric)
+        assert opened.source.data is not None  # as neither a model nor a shape was given
+        return cls(opened.elastic(), opened.source.data, opened.source.metric)
 
 
 def _quality(trained: _Task, net: nn.Module, batches: Batches) -> float:
@@ -117,6 +117,7 @@ def _show(trained: _Task, found: Found, limits: Limits, kept: Batches) -> None:
         shown = [show_cost(name, paid[name]) for name in names]
         table.add_row(label, *shown, _number(trained, searched), _number(trained, unseen))
     out.print(table)
+    out.print("Width of each layer, with those that share its units:")
     for family in model.plan.families:
         layers = ", ".join(family.layers[:3]) + (", ..." if len(family.layers) > 3 else "")
         out.print(f"  {found.widths[family.name]!s:>5}  {layers}", markup=False, soft_wrap=True)

@@ -1,7 +1,9 @@
 """Opens what was trained: a run folder, or a saved file with the model or the recipe that it belongs to."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +27,29 @@ RECIPE = "--data RECIPE"
 
 
 @dataclass(frozen=True)
+class Source:
+    """The model that weights belong to, and the data of its recipe where that is opened."""
+
+    entry: Entry
+    data: FederatedData | None = None
+    metric: str = "accuracy"
+
+
+@dataclass(frozen=True)
 class Trained:
-    """Trained weights, by file, the model they belong to, and the data of its recipe where that was opened."""
+    """Trained weights, by file."""
 
     path: Path
     files: dict[Width | None, Path]
     """One file for all widths (under None), or one for each width that was trained on its own."""
-    entry: Entry
-    data: FederatedData | None = None
-    metric: str = "accuracy"
+    find: Callable[[], Source]
+    """Opens what the weights belong to."""
     opened: dict[Path, Any] = field(default_factory=dict)
+
+    @cached_property
+    def source(self) -> Source:
+        """The model and the data; found when first asked for, as it may take long to make data."""
+        return self.find()
 
     @property
     def widths(self) -> tuple[Width, ...]:
@@ -60,7 +75,7 @@ class Trained:
         """Return what the file of a width holds: an elastic model, or one submodel."""
         path = self.file(width)
         if path not in self.opened:
-            self.opened[path] = load(path, self.entry.model, self.entry.inputs)
+            self.opened[path] = load(path, self.source.entry.model, self.source.entry.inputs)
         return self.opened[path]
 
     def elastic(self) -> ElasticModel:
@@ -89,14 +104,18 @@ def open_trained(
         raise ValueError(f"{path}: there is no such run folder or file")
     files = _files(path)
     if model is not None:
-        return Trained(path, files, find_model(model, shape))
+        return Trained(path, files, lambda: Source(find_model(model, shape)))
     setting = _setting(path, recipe, missing)
+    return Trained(path, files, lambda: _source(path, setting, shape))
+
+
+def _source(path: Path, setting: Experiment | Central, shape: str | None) -> Source:
     with torch.random.fork_rng(devices=[]):
         net = setting.model()
     if shape is not None:
-        return Trained(path, files, Entry(net, (example(shape),), setting.freeze))
+        return Source(Entry(net, (example(shape),), setting.freeze))
     data = _data(path, setting)
-    return Trained(path, files, Entry(net, (data.test.batch(0, 2)[0],), setting.freeze), data, setting.metric)
+    return Source(Entry(net, (data.test.batch(0, 2)[0],), setting.freeze), data, setting.metric)
 
 
 def _files(path: Path) -> dict[Width | None, Path]:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fjord.extras import how_to_install
+
 RECIPES = {
     "cifar10": "cifar10",
     "femnist": "femnist",
@@ -77,7 +79,7 @@ def library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(f"reading datasets needs {name}: pip install 'fjord-fl[data]' ({error})") from error
+        raise ValueError(f"reading datasets needs {name} ({error}): {how_to_install('data')}") from error
 
 
 def split_names(source: str) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fjord.exports import to_executorch, to_onnx, to_torch
 from fjord.exports.plain import Plain, Run
+from fjord.extras import how_to_install
 
 
 @dataclass(frozen=True)
@@ -39,5 +40,5 @@ def find_format(name: str) -> Format:
     found = FORMATS[name]
     missing = [package for package in found.packages if importlib.util.find_spec(package) is None]
     if missing:
-        raise ValueError(f"--to {name}: {', '.join(missing)} is not installed: pip install 'fjord-fl[{found.extra}]'")
+        raise ValueError(f"--to {name}: not installed: {', '.join(missing)}: {how_to_install(found.extra)}")
     return found

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from fjord.extras import how_to_install
 from fjord.report.numbers import Stat
 
 # Okabe and Ito's palette without its yellow and its black: told apart by colour-blind people, and on white.
@@ -73,7 +74,7 @@ def width_styles(count: int) -> list[Style]:
     return [Style(to_hex(colormaps["viridis"](place)), MARKERS[i % 7]) for i, place in enumerate(places)]
 
 
-MISSING = 'the page needs matplotlib: pip install "fjord-fl[plots]"'
+MISSING = f"the page needs matplotlib: {how_to_install('plots')}"
 
 
 @contextmanager

@@ -116,7 +116,8 @@ def _page(
 ) -> Iterator[str]:
     yield '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    yield f"<title>The paper, reproduced · FjORD</title>\n<style>\n{css}img {{ max-width: 100%; }}</style>\n</head>"
+    yield f"<title>The paper, reproduced · FjORD</title>\n<style>\n{css}"
+    yield "img { max-width: 100%; }\ntable { overflow-wrap: normal; }\n</style>\n</head>"
     yield "<body>\n<h1>The paper, reproduced</h1>"
     yield f"<h2>Claims</h2><p class='note'>{escape(RULES.replace('*', ''))}</p>"
     yield _html(VERDICTS, [[c.strip("*`") for c in _verdict(v)] for one in sections for v in one.verdicts])
@@ -127,6 +128,8 @@ def _page(
             yield f"<img alt='{escape(one.figure.title)}' src='data:image/png;base64,{data}'>"
         for table in one.tables:
             yield f"<h3>{escape(table.title)}</h3>{_html(table.head, table.rows)}"
+        if not one.tables:
+            yield "<p class='note'>There is no finished run yet.</p>"
         if one.unfinished:
             yield f"<p class='note'>Unfinished, and in no number: {escape('; '.join(one.unfinished))}.</p>"
         if one.figure.name in notes:

@@ -12,6 +12,7 @@ from typing import Any
 from fjord.engines.flower import processes
 from fjord.engines.flower.folder import at_work
 from fjord.engines.flower.processes import Process
+from fjord.extras import how_to_install
 
 OFFLINE = {  # nothing may ask the network
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -114,5 +115,5 @@ def script(name: str) -> str:
     """Return the path of one of Flower's programs."""
     found = shutil.which(name, path=environment(Path())["PATH"])
     if found is None:
-        raise ValueError(f"fjord fleet needs Flower's program {name}: pip install 'fjord-fl[flower]'")
+        raise ValueError(f"fjord fleet needs Flower's program {name}: {how_to_install('flower')}")
     return found

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fjord.engines.flower.fleet import OFFLINE
+from fjord.extras import how_to_install
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Without these, Ray calls home and gives advice."""
@@ -27,7 +28,7 @@ def simulate(serve: Callable[[Grid], object], app: ClientApp, *, num_nodes: int,
         import ray
         from flwr.simulation import run_simulation
     except ImportError as error:
-        raise ValueError(f"--engine flower-sim: {error}; install it with: pip install 'fjord-fl[flower]'") from None
+        raise ValueError(f"--engine flower-sim: {error}; install it with: {how_to_install('flower')}") from None
     logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what goes wrong is in the metrics, or raised
     server = _Server(serve)
     resources: _Config = {"num_cpus": 1, "num_gpus": 0.0}

@@ -105,7 +105,10 @@ def submit(superlink: str, config: Mapping[str, Value], files: Mapping[str, Path
             process.terminate()
             process.wait()
         if not run_id:
-            raise ValueError(f"--superlink {superlink}: the run was not started; what flwr said stands above")
+            raise ValueError(
+                f"--superlink {superlink}: the run was not started; what flwr said stands above "
+                "(the SuperLink of `fjord fleet up` is known where FLWR_HOME is set as it says)"
+            )
         return _status(_flwr(folder, "list", superlink, "--run-id", run_id, "--format", "json"))
 
 
