@@ -2,14 +2,16 @@
 
 For each model of the paper, with its batches, three tables: memory and step time of the widths between the smallest and
 the largest, predicted from those two alone, over what was measured; a real client's round over what the profile says it
-takes; and whether the width that is picked meets a deadline midway to the next, and the next does not.
+takes; and whether the width that is picked meets a deadline midway to the next, and the next does not. Profiles and
+rounds take turns, as many machines do not keep their own pace for minutes.
 """
 
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
+from typing import Self
 
 import torch
 from rich.console import Console
@@ -32,6 +34,9 @@ from fjord.width import Width
 OUT = Console(width=120, highlight=False)
 MODELS = {"resnet18": ("2x3x24x24", 32, 256), "cnn": (None, 16, 1600), "rnn": ("2x80", 4, 400)}
 """The shape of an example, the batch, and the examples of a round: enough steps that each width is drawn often."""
+TURNS = 3
+Kind = tuple[Width, bool | None]
+"""A width, with distillation or without."""
 WORDS = {True: "with KD", False: "without KD"}
 
 
@@ -57,7 +62,7 @@ def real_round(federation: Federation, ceiling: Width, kd: bool) -> float:
         trainer(received(task))
         return {"seconds": time.perf_counter() - started}
 
-    return median(float(in_child(work)["seconds"]) for _ in range(3))
+    return float(in_child(work)["seconds"])
 
 
 def predictions(name: str, federation: Federation, measured: Profile) -> None:
@@ -86,42 +91,50 @@ def _squared(width: Width, low: Cost, high: Cost) -> float:
     return low.memory_bytes + place * (high.memory_bytes - low.memory_bytes)
 
 
-def rounds(name: str, federation: Federation, measured: Profile) -> None:
-    budget = Budget(examples=MODELS[name][2])
-    table = Table(
-        "width", "", "profile, s", "real, s", "real / profile", title=f"{name}: a round of {budget.examples} examples"
-    )
-    picks = Table(
-        "deadline, s",
-        "",
-        "picked",
-        "its real round",
-        "the next",
-        "its real round",
-        "as it should",
-        title=f"{name}: deadlines",
-    )
-    for kd in measured.kinds:
-        said = {v.cost.width: v.seconds for v in measured.verdicts(budget, kd)}
-        real = {width: real_round(federation, width, bool(kd)) for width in said}
-        for width, seconds in said.items():
-            cells = (f"{seconds:.3f}", f"{real[width]:.3f}", f"{real[width] / seconds:.2f}")
-            table.add_row(str(width), WORDS[bool(kd)], *cells)
-        for width, wider in pairwise(said):
-            deadline = (said[width] + said[wider]) / 2
-            picked = measured.widest(replace(budget, deadline=deadline), kd)
-            fine = "yes" if real[width] <= deadline < real[wider] and picked == width else "NO"
-            cells = (str(picked), f"{real[width]:.3f}", str(wider), f"{real[wider]:.3f}", fine)
-            picks.add_row(f"{deadline:.3f}", WORDS[bool(kd)], *cells)
+@dataclass(frozen=True)
+class Turn:
+    """A profile, and the rounds that came right after it."""
+
+    profile: Profile
+    said: dict[Kind, float]
+    real: dict[Kind, float]
+
+    @classmethod
+    def take(cls, federation: Federation, budget: Budget) -> Self:
+        """Profile, then train."""
+        profile = profile_federation(federation, examples=budget.examples)
+        said = {(v.cost.width, kd): v.seconds for kd in profile.kinds for v in profile.verdicts(budget, kd)}
+        return cls(profile, said, {(width, kd): real_round(federation, width, bool(kd)) for width, kd in said})
+
+    def right(self, width: Width, wider: Width, kd: bool | None, budget: Budget) -> bool:
+        """Say whether a deadline midway picks the narrower width, which really meets it, as the wider does not."""
+        deadline = (self.said[width, kd] + self.said[wider, kd]) / 2
+        picked = self.profile.widest(replace(budget, deadline=deadline), kd)
+        return picked == width and self.real[width, kd] <= deadline < self.real[wider, kd]
+
+
+def rounds(name: str, turns: list[Turn], budget: Budget) -> None:
+    title = f"{name}: a round of {budget.examples} examples"
+    table = Table("width", "", "profile, s", "real, s", "real / profile", title=title)
+    picks = Table("width", "the next", "", "deadline midway: right in", title=f"{name}: deadlines")
+    first = turns[0]
+    for width, kd in first.said:
+        said, real = (median(getattr(t, what)[width, kd] for t in turns) for what in ("said", "real"))
+        ratio = median(t.real[width, kd] / t.said[width, kd] for t in turns)
+        table.add_row(str(width), WORDS[bool(kd)], f"{said:.3f}", f"{real:.3f}", f"{ratio:.2f}")
+    for kd in first.profile.kinds:
+        for width, wider in pairwise(width for width, kind in first.said if kind == kd):
+            right = sum(turn.right(width, wider, kd, budget) for turn in turns)
+            picks.add_row(str(width), str(wider), WORDS[bool(kd)], f"{right} of {len(turns)}")
     OUT.print(table, picks)
 
 
 def main() -> None:
     for name in sys.argv[1:] or MODELS:
-        federation = federation_of(name)
-        measured = profile_federation(federation, examples=MODELS[name][2])
-        predictions(name, federation, measured)
-        rounds(name, federation, measured)
+        federation, budget = federation_of(name), Budget(examples=MODELS[name][2])
+        turns = [Turn.take(federation, budget) for _ in range(TURNS)]
+        predictions(name, federation, turns[-1].profile)
+        rounds(name, turns, budget)
 
 
 if __name__ == "__main__":
