@@ -32,7 +32,7 @@ from fjord.profiling.workload import of_model
 from fjord.width import Width
 
 OUT = Console(width=120, highlight=False)
-MODELS = {"resnet18": ("2x3x24x24", 32, 256), "cnn": (None, 16, 1600), "rnn": ("2x80", 4, 400)}
+MODELS = {"resnet18": ("2x3x24x24", 32, 640), "cnn": (None, 16, 1600), "rnn": ("2x80", 4, 400)}
 """The shape of an example, the batch, and the examples of a round: enough steps that each width is drawn often."""
 TURNS = 3
 Kind = tuple[Width, bool | None]
@@ -49,7 +49,7 @@ def federation_of(name: str) -> Federation:
     return federation
 
 
-def real_round(federation: Federation, ceiling: Width, kd: bool) -> float:
+def real_round(federation: Federation, ceiling: Width, kd: bool, seed: int) -> float:
     """Return what a client's round takes in a process of its own that has trained before, as a profile assumes."""
     training = replace(federation.training, objective=self_distillation() if kd else plain())
 
@@ -57,7 +57,7 @@ def real_round(federation: Federation, ceiling: Width, kd: bool) -> float:
         torch.set_num_threads(1)
         once = Trainer(federation.model, federation.data, replace(training, max_steps=1), 0)
         once(federation.task_at(federation.space.widths[0]))
-        trainer, task = Trainer(federation.model, federation.data, training, 0), federation.task_at(ceiling)
+        trainer, task = Trainer(federation.model, federation.data, training, seed), federation.task_at(ceiling)
         started = time.perf_counter()
         trainer(received(task))
         return {"seconds": time.perf_counter() - started}
@@ -100,11 +100,11 @@ class Turn:
     real: dict[Kind, float]
 
     @classmethod
-    def take(cls, federation: Federation, budget: Budget) -> Self:
-        """Profile, then train."""
+    def take(cls, federation: Federation, budget: Budget, seed: int) -> Self:
+        """Profile, then train; the seed draws the widths of the steps."""
         profile = profile_federation(federation, examples=budget.examples)
         said = {(v.cost.width, kd): v.seconds for kd in profile.kinds for v in profile.verdicts(budget, kd)}
-        return cls(profile, said, {(width, kd): real_round(federation, width, bool(kd)) for width, kd in said})
+        return cls(profile, said, {(width, kd): real_round(federation, width, bool(kd), seed) for width, kd in said})
 
     def right(self, width: Width, wider: Width, kd: bool | None, budget: Budget) -> bool:
         """Say whether a deadline midway picks the narrower width, which really meets it, as the wider does not."""
@@ -132,7 +132,7 @@ def rounds(name: str, turns: list[Turn], budget: Budget) -> None:
 def main() -> None:
     for name in sys.argv[1:] or MODELS:
         federation, budget = federation_of(name), Budget(examples=MODELS[name][2])
-        turns = [Turn.take(federation, budget) for _ in range(TURNS)]
+        turns = [Turn.take(federation, budget, seed) for seed in range(TURNS)]
         predictions(name, federation, turns[-1].profile)
         rounds(name, turns, budget)
 
