@@ -7,7 +7,7 @@ import fjord
 
 SOURCE = Path(fjord.__file__).parent
 LAYERS = [
-    {"width", "seeding"},
+    {"width", "seeding", "extras"},
     {"elastic", "models"},
     {"data"},
     {"objective", "footprint", "devices", "merge"},
@@ -79,7 +79,7 @@ def test_optional_libraries_stay_in_their_rooms():
 
 def test_report_reads_run_folders_and_no_training_code():
     for path in (SOURCE / "report").glob("*.py"):
-        allowed = {"fjord.runs", "fjord.width"}
+        allowed = {"fjord.runs", "fjord.width", "fjord.extras"}
         assert {m for m in imports(path) if m.startswith("fjord") and not m.startswith("fjord.report")} <= allowed
 
 

@@ -412,7 +412,7 @@ def test_mistakes_are_one_line_each(arguments, says, folder, monkeypatch, capsys
 
 def test_what_is_not_installed_is_named_with_its_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else object())
-    with pytest.raises(ValueError, match=r"--to onnx: onnxruntime is not installed: pip install 'fjord-fl\[export\]'"):
+    with pytest.raises(ValueError, match=r"--to onnx: not installed: onnxruntime: pip install 'fjord-fl\[export\]'"):
         formats.find_format("onnx")
 
 

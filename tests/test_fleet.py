@@ -36,7 +36,7 @@ def folder(tmp_path):
 @pytest.fixture
 def stranger():
     """A process that has nothing to do with any fleet."""
-    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
     yield process
     process.kill()
     process.wait()
