@@ -18,7 +18,7 @@ demo: $(READY)  ## the main job, on data that needs no download
 	$(BIN)/fjord run
 
 # Three workers for two cores, as fleets and killed runs mostly wait; in the order that tests/conftest.py gives.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: $(READY)  ## all tests and doctests
 	$(PYTEST)

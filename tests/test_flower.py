@@ -146,7 +146,7 @@ def test_ray_gives_the_weights_of_the_in_process_engine_and_leaves_nothing_runni
             env={**os.environ, "MARK_OF_TEST": str(tmp_path)},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
     assert done.returncode == 0, done.stderr

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import commands
 from fjord.data.cifar10 import PREPARE
 from fjord.data.federated import Generated, TestSet
 from fjord.elastic.elasticize import elasticize
 from fjord.local import LocalTraining, Trainer
-from fjord.models import cifar_resnet18
 from fjord.objective import plain
 from fjord.recipes.find import apply_settings
 from fjord.recipes.paper import RECIPES
@@ -100,7 +100,7 @@ def test_a_client_sees_augmented_images_by_name_and_tests_see_the_centre():
     images, labels = torch.randint(0, 256, (5, 3, 32, 32), dtype=torch.uint8), torch.zeros(5, dtype=torch.long)
     test = TestSet(images, labels, torch.full((5,), -1), PREPARE)
     data = Generated(1, lambda client: (images, labels), test, prepare=PREPARE)
-    model = elasticize(cifar_resnet18(), test.batch(0, 2)[0], widths=["1/5"])
+    model = elasticize(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)), test.batch(0, 2)[0])
     trainer = Trainer(model, data, LocalTraining(plain(), batch_size=3, epochs=2), seed=4)
     found = [x for x, _ in trainer._batches(images, labels, 77)]
     for epoch in range(2):
