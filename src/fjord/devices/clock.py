@@ -11,6 +11,7 @@ from statistics import NormalDist
 from typing import Any, Self
 
 from fjord.devices.pace import COLUMNS, Pace, Work, seconds_of
+from fjord.devices.sheet import read_csv
 from fjord.seeding import derive
 from fjord.width import Width
 
@@ -106,11 +107,7 @@ def find_clock(name: str) -> Clock:
 
 
 def _rows(path: Path) -> Iterable[Mapping[str, Any]]:
-    if path.suffix == ".csv":
-        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a mark at the start
-            rows: Any = list(csv.DictReader(file))
-    else:
-        rows = json.loads(path.read_text())
+    rows: Any = read_csv(path) if path.suffix == ".csv" else json.loads(path.read_text())
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"a list of tiers is needed, each with some of: {', '.join(COLUMNS)}")
     return rows

@@ -1,6 +1,5 @@
 """A fleet from files: profiles that devices measured, or a table of what they are beside one measured profile."""
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from typing import Any
 
 from fjord.devices.budget import Budget
 from fjord.devices.profile import Cost, Profile, Source, Verdict
+from fjord.devices.sheet import read_csv
 from fjord.devices.units import parse_bytes, parse_count, parse_rate
 from fjord.width import Width
 
@@ -70,8 +70,7 @@ def _machines(path: Path, reference: Profile | None) -> list[Machine]:
 
 def _rows(path: Path) -> list[Any]:
     if path.suffix == ".csv":
-        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a mark at the start
-            return list(csv.DictReader(file))
+        return list(read_csv(path))
     data = json.loads(path.read_text())
     return data if isinstance(data, list) else [data]
 

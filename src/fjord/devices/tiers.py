@@ -1,6 +1,5 @@
 """Device tiers (section 5.1): which share of the clients can carry which width."""
 
-import csv
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
+from fjord.devices.sheet import read_csv
 from fjord.seeding import Shuffled, derive
 from fjord.width import Width, WidthLike, parse_width, uniform
 
@@ -118,8 +118,7 @@ def read_ceilings(path: str | Path, num_clients: int) -> Listed:
 
 def _rows(path: Path) -> list[tuple[Any, str]]:
     if path.suffix == ".csv":
-        with path.open(newline="", encoding="utf-8-sig") as file:  # spreadsheets write a mark at the start
-            return [(row["client"], row["ceiling"]) for row in csv.DictReader(file)]
+        return [(row["client"], row["ceiling"]) for row in read_csv(path)]
     text = path.read_text()
     loaded = json.loads(text, object_pairs_hook=list)  # pairs, as a dictionary would hide a client listed twice
     pairs = enumerate(loaded) if text.lstrip().startswith("[") else loaded

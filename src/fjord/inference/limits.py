@@ -50,10 +50,13 @@ def parse_limit(name: str, text: str, full: float) -> float:
     """
     parse, _, example = KINDS[name]
     try:
-        share = str(text).strip()
-        if share.endswith("%") and parse_count(name, share[:-1]) > 100:
+        given = str(text).strip()
+        if not given.endswith("%"):
+            return parse(name, given)
+        share = parse_count(name, given[:-1])
+        if share > 100:
             raise ValueError(f"{name}={text}: more than the full model costs")
-        return parse_count(name, share[:-1]) * full / 100 if share.endswith("%") else parse(name, share)
+        return share * full / 100
     except ValueError as error:
         raise ValueError(f"{error}; or a share of the full model: {example}") from None
 
