@@ -1,6 +1,8 @@
 """Tests compute with one thread: the number of threads changes sums. Real data is decoded once."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,18 @@ LONG = ("test_deployment.py", "test_docs.py", "test_tasks.py", "test_zoo.py", "t
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first: at the end they would leave the other cores idle."""
     items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+
+
+@pytest.fixture(autouse=True)
+def no_module_of_another_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Forget the files that a test imported from its folder: another test's file of the same name would be that one."""
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    base = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(base):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

@@ -64,7 +64,6 @@ def test_inspect_takes_a_user_s_own_function(tmp_path):
 def test_mistakes_are_one_line_each(arguments, says, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
     monkeypatch.setattr(sys, "argv", ["fjord", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -468,7 +468,6 @@ def command(tmp_path, monkeypatch, capsys):
     """Run a command in a folder with a file of one's own; return its exit code and what it said."""
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["fjord", *words])
