@@ -10,6 +10,8 @@ import torch
 
 torch.set_num_threads(1)
 LONG = ("test_deployment.py", "test_docs.py", "test_tasks.py", "test_zoo.py", "test_reliability.py")
+LASTING: set[str] = set()
+"""Modules that are not of one test."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,9 +26,11 @@ def no_module_of_another_test(tmp_path_factory: pytest.TempPathFactory) -> Itera
     yield
     sys.path[:] = path
     base = str(tmp_path_factory.getbasetemp())
-    for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(base):
+    for name in sys.modules.keys() - LASTING:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(base):
             del sys.modules[name]
+        else:
+            LASTING.add(name)
 
 
 @pytest.fixture(scope="session")

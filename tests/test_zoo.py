@@ -26,9 +26,7 @@ SAMPLE = {
     "tv:shufflenet_v2_x0_5": Sample(kept=STAGES),
     "vit_tiny_patch16_224": Sample(options={"img_size": 64, "depth": 2}),
     "convnext_atto": Sample(options={"depths": (1, 1, 2, 1)}),
-    "levit_128s": Sample(128, {"img_size": 128, "depth": (1, 1, 1)}),
     "xcit_nano_12_p16_224": Sample(options={"img_size": 64, "depth": 2, "cls_attn_layers": 1}),
-    "pvt_v2_b0": Sample(options={"depths": (1, 1, 2, 1)}),
 }
 
 

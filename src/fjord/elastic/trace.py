@@ -5,6 +5,7 @@ import operator
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -61,11 +62,8 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, open_batch: bool)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(twin, inputs, dynamic_shapes=dynamic)
-            table = torch.export.default_decompositions()
-            for operation in WHOLE:
-                table.pop(operation, None)
             stops = any("set_grad_enabled" in str(node.target) for node in program.graph.nodes)
-            graph = program.run_decompositions(table).module(check_guards=False)
+            graph = program.run_decompositions(_decompositions(tuple(torch.ops._dir))).module(check_guards=False)
     except Exception as error:  # torch.export raises many kinds; all mean that there is no graph
         _demand_run(model, inputs)
         lines = [line for line in str(error).strip().splitlines() if line.strip()]
@@ -76,6 +74,13 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, open_batch: bool)
     assert isinstance(graph, GraphModule)
     graph.meta["stops_gradients"] = stops  # torch.no_grad inside forward is lost with the decomposition
     return graph
+
+
+@cache
+def _decompositions(namespaces: tuple[str, ...]) -> dict[OpOverload, Any]:
+    """Return what becomes of each operation; torch looks at all there are, so once for the libraries loaded."""
+    table = dict(torch.export.default_decompositions())
+    return {operation: parts for operation, parts in table.items() if operation not in WHOLE}
 
 
 def _demand_run(model: nn.Module, inputs: tuple[Any, ...]) -> None:
