@@ -171,7 +171,7 @@ def test_figures_share_their_runs_and_the_first_seed_comes_first():
         "fjord-kd", "fjord", "efd", "fjord-efd", "fd", "fjord-kd-u10", "fjord-kd-ds05"
     }  # fmt: skip
     (cifar,) = [one for one in all_jobs([FIGURES["fig5"]], None, laptop, None) if one.name == "cifar10/fjord/0"]
-    assert cifar.settings == ("num_rounds=100", "method=fjord", "workers=1")
+    assert cifar.settings == ("num_rounds=100", "eval_every=20", "method=fjord", "workers=1")
     assert command(cifar, Path("runs"))[3:8] == ["run", "cifar10", "--output", "runs/cifar10/fjord/0", "--seed"]
 
 

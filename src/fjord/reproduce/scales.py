@@ -29,7 +29,7 @@ class Scale:
         return self.reductions.get(task, Reduction())
 
 
-ROUNDS_100 = Reduction(("num_rounds=100",), (0,))
+ROUNDS_100 = Reduction(("num_rounds=100", "eval_every=20"), (0,))
 LAPTOP: dict[str, Reduction] = {
     "cifar10": ROUNDS_100,
     "cifar10-dirichlet-0.5": ROUNDS_100,
