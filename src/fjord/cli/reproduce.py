@@ -16,9 +16,11 @@ from fjord.reproduce.pack import pack
 from fjord.reproduce.results import draw_section, make, markdown, page, read_notes
 from fjord.reproduce.scales import find_scale
 from fjord.reproduce.sections import Section
+from fjord.reproduce.sections import Table as Numbers
 from fjord.reproduce.work import Work, default_workers
 
 out = Console(highlight=False)
+SHORTEST_LABEL = 12
 
 
 class Progressing:
@@ -101,10 +103,7 @@ def _work(jobs: list[Job], runs: Path, workers: int) -> dict[str, str]:
 def _report(figure: Figure, runs: Path) -> Section:
     one = make(figure, runs)
     for part in one.tables:
-        table = Table(*(Column(name, overflow="fold") for name in part.head), title=part.title)
-        for row in part.rows:
-            table.add_row(*row)
-        out.print(table)
+        _show(part)
     if not one.tables:
         out.print(f"{figure.name}: there is no finished run in {runs}", markup=False, soft_wrap=True)
     for v in one.verdicts:
@@ -115,6 +114,20 @@ def _report(figure: Figure, runs: Path) -> Section:
     written = [str(runs / "figures" / f"{figure.name}.json"), *([str(picture)] if picture else [])]
     out.print(f"Written: {', '.join(written)}", markup=False, soft_wrap=True)
     return one
+
+
+def _show(part: Numbers) -> None:
+    """Print a table, its run folders below it: beside the numbers they would leave these no room."""
+    label, *numbers = (list(column) for column in zip(part.head, *part.rows, strict=True))
+    folders = numbers.pop()[1:]
+    room = sum(max(map(len, column)) + 3 for column in numbers) + SHORTEST_LABEL <= out.width
+    table = Table(Column(label[0], overflow="fold"), title=part.title)
+    for column in numbers:
+        table.add_column(column[0], justify="right", no_wrap=room)
+    for row in part.rows:
+        table.add_row(*row[:-1])
+    out.print(table)
+    out.print(f"Runs: {'; '.join(dict.fromkeys(folders))}", markup=False, soft_wrap=True)
 
 
 def results(
