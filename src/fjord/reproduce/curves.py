@@ -46,6 +46,13 @@ TASKS: dict[str, Task] = {
             "emnist-central",
             "femnist",
         ),
+        Task(
+            "emnist-skewed-850",
+            "CNN, EMNIST (Dirichlet 0.5), 850 clients",
+            "emnist-skewed",
+            ("data.num_clients=850",),
+            column="femnist",
+        ),
         Task("shakespeare", "RNN, Shakespeare", "shakespeare", (), "shakespeare-central", "shakespeare"),
         Task("emnist-iid", "CNN, EMNIST, IID", "emnist-skewed", ("data.partition=iid",)),
         Task("emnist-dirichlet-0.1", "CNN, EMNIST, Dirichlet 0.1", "emnist-skewed", ("data.partition=dirichlet-0.1",)),

@@ -32,7 +32,9 @@ class Figure:
 
     def candidates(self) -> list[Task]:
         """Return the tasks it can be drawn for."""
-        return [TASKS[name] for name in self.tasks] or [task for task in TASKS.values() if task.column in self.columns]
+        alone = any(CURVES[name].alone for name in self.curves if name in CURVES)
+        fitting = [task for task in TASKS.values() if task.column in self.columns and (task.central or not alone)]
+        return [TASKS[name] for name in self.tasks] or fitting
 
     def chosen(self, wanted: tuple[str, ...] | None, scale: Scale) -> list[Task]:
         """Return the tasks to run."""
