@@ -57,7 +57,8 @@ class Section:
         """Where it comes from: recipes, seeds and commits."""
         recipes = listed(one.task.central if one.curve.alone else one.task.recipe for one in self.found)
         seeds = listed(sorted({seed for one in self.found for seed in one.runs}))
-        return f"recipe {recipes} · seeds {seeds} · commit {listed(one.commits for one in self.found)}"
+        commits = listed(run.env.get("commit", "unknown") for one in self.found for run in one.runs.values())
+        return f"recipe {recipes} · seeds {seeds} · commit {commits}"
 
 
 def section(figure: Figure, runs: Path) -> Section:
