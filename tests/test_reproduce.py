@@ -311,6 +311,11 @@ def test_a_claim_without_runs_is_not_decided(tmp_path):
     verdicts = {v.claim: v for v in make(FIGURES["fig5"], tmp_path).verdicts}
     assert verdicts["kd-gains"].verdict == "not decided"
     assert verdicts["kd-gains"].details == "there is no finished run of fjord-kd"
+    fake(tmp_path, "emnist-skewed-850", "fjord-kd", 0, by_width(1, 1, 1, 1, 1))  # one that looks into something
+    assert [v.task for v in make(FIGURES["fig5"], tmp_path).verdicts] == ["cifar10"]
+    fake(tmp_path, "emnist-skewed-850", "fjord", 0, by_width(2, 2, 2, 2, 2))
+    found = {v.task: v.verdict for v in make(FIGURES["fig5"], tmp_path).verdicts}
+    assert found == {"cifar10": "not decided", "emnist-skewed-850": "does not hold"}
 
 
 def test_methods_are_matched_in_what_they_spend(tmp_path):

@@ -17,6 +17,8 @@ class Task:
     """The recipe of training on one place with the same data."""
     column: str = ""
     """Which of the paper's three tasks it stands for."""
+    probe: bool = False
+    """Whether it is there to look into something: claims for which it has no runs are not listed."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ TASKS: dict[str, Task] = {
             "emnist-skewed",
             ("data.num_clients=850",),
             column="femnist",
+            probe=True,
         ),
         Task("shakespeare", "RNN, Shakespeare", "shakespeare", (), "shakespeare-central", "shakespeare"),
         Task("emnist-iid", "CNN, EMNIST, IID", "emnist-skewed", ("data.partition=iid",)),

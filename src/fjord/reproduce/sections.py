@@ -9,6 +9,7 @@ from fjord.report.groups import listed
 from fjord.report.numbers import Stat, stat
 from fjord.report.panels import Panel
 from fjord.reproduce.claims import ONE, decide
+from fjord.reproduce.compare import OPEN
 from fjord.reproduce.costs import KINDS, Matched, matched
 from fjord.reproduce.curves import Task
 from fjord.reproduce.figures import Figure
@@ -85,6 +86,8 @@ def verdicts(figure: Figure, parts: Mapping[Task, list[Measured]]) -> Iterator[V
                 continue  # what was reported elsewhere is of skewed clients
             found = {one.curve.name: one for one in measured if one.curve.name in claim.curves}
             said, paper = decide(claim, found), claim.paper.get(task.column, NONE)
+            if task.probe and said.verdict == OPEN:
+                continue
             folders = ", ".join(dict.fromkeys(one.folders for one in found.values()))
             yield Verdict(claim.name, claim.text, task.name, paper, said.verdict, said.details, folders)
 
