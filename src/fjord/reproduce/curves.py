@@ -18,7 +18,7 @@ class Task:
     column: str = ""
     """Which of the paper's three tasks it stands for."""
     probe: bool = False
-    """Whether it is there to look into something: claims for which it has no runs are not listed."""
+    """Whether it is there to look into something: it is shown where all curves of a figure have runs."""
 
 
 @dataclass(frozen=True)

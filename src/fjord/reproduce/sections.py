@@ -9,7 +9,6 @@ from fjord.report.groups import listed
 from fjord.report.numbers import Stat, stat
 from fjord.report.panels import Panel
 from fjord.reproduce.claims import ONE, decide
-from fjord.reproduce.compare import OPEN
 from fjord.reproduce.costs import KINDS, Matched, matched
 from fjord.reproduce.curves import Task
 from fjord.reproduce.figures import Figure
@@ -66,7 +65,7 @@ def section(figure: Figure, runs: Path) -> Section:
     """Make the section of a figure from the finished runs there are."""
     read = {task: [measure(task, curve, runs) for curve in figure.lines()] for task in figure.candidates()}
     parts = {task: [one for one, _ in pairs if one] for task, pairs in read.items()}
-    parts = {task: found for task, found in parts.items() if found}
+    parts = {t: found for t, found in parts.items() if len(found) >= (len(figure.curves) if t.probe else 1)}
     make = by_round if figure.kind == "by-round" else by_width
     return Section(
         figure,
@@ -86,8 +85,6 @@ def verdicts(figure: Figure, parts: Mapping[Task, list[Measured]]) -> Iterator[V
                 continue  # what was reported elsewhere is of skewed clients
             found = {one.curve.name: one for one in measured if one.curve.name in claim.curves}
             said, paper = decide(claim, found), claim.paper.get(task.column, NONE)
-            if task.probe and said.verdict == OPEN:
-                continue
             folders = ", ".join(dict.fromkeys(one.folders for one in found.values()))
             yield Verdict(claim.name, claim.text, task.name, paper, said.verdict, said.details, folders)
 
