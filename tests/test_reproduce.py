@@ -407,8 +407,12 @@ def test_notes_are_read_by_heading(tmp_path):
     assert read_notes(tmp_path / "none.md") == {}
 
 
-def test_table_1b_is_counted_into_a_run_folder(tmp_path):
+def test_table_1b_is_counted_into_a_run_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
     reproduce("table1b", runs=tmp_path)
+    shown = capsys.readouterr().out
+    assert "555,422,720 │" in shown  # whole, in a narrow terminal
+    assert "Runs: table1b/0; the paper's Table 1b" in shown
     section = make(figures.FIGURES["table1b"], tmp_path)
     verdicts = {v.claim: v.verdict for v in section.verdicts}
     assert verdicts.pop("cnn-weights") == "does not hold"  # see the README
