@@ -118,7 +118,7 @@ def _page(
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<title>The paper, reproduced · FjORD</title>\n<style>\n{css}"
     yield "img { max-width: 100%; }\ntable { overflow-wrap: normal; }\n</style>\n</head>"
-    yield "<body>\n<h1>The paper, reproduced</h1>"
+    yield f"<body>\n<h1>The paper, reproduced</h1>\n{_paragraphs(INTRODUCTION)}{_paragraphs(notes.get('start', ''))}"
     yield f"<h2>Claims</h2><p class='note'>{escape(RULES.replace('*', ''))}</p>"
     yield _html(VERDICTS, [[c.strip("*`") for c in _verdict(v)] for one in sections for v in one.verdicts])
     for one in sections:
@@ -133,8 +133,18 @@ def _page(
         if one.unfinished:
             yield f"<p class='note'>Unfinished, and in no number: {escape('; '.join(one.unfinished))}.</p>"
         if one.figure.name in notes:
-            yield f"<p>{escape(notes[one.figure.name])}</p>"
+            yield _paragraphs(notes[one.figure.name])
     yield "</body>\n</html>\n"
+
+
+def _paragraphs(text: str) -> str:
+    r"""Return what people wrote in Markdown, its paragraphs and the items of its lists one by one.
+
+    >>> _paragraphs("So far: `a < b`.\n\n- one\n- **two**")
+    '<p>So far: a &lt; b.</p><p>- one</p><p>- two</p>'
+    """
+    parts = re.split(r"\n\s*\n|\n(?=- )", re.sub(r"[*`]", "", text))
+    return "".join(f"<p>{escape(part)}</p>" for part in parts if part)
 
 
 def _html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
