@@ -11,6 +11,7 @@ from torch import nn
 import fjord
 from fjord.central.run import run_central
 from fjord.central.setting import Central, random_scores
+from fjord.cli import alone
 from fjord.recipes import central
 from fjord.report import page
 from fjord.runs import RunFolder
@@ -117,3 +118,13 @@ def test_the_step_falls_as_the_appendix_says():
 def test_mistakes_are_named(wrong, says):
     with pytest.raises(ValueError, match=says):
         replace(TOY, **wrong)
+
+
+def test_the_command_shows_the_metric_of_the_task_and_no_bytes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(central.RECIPES, "toy-central", lambda: replace(TOY, metric="perplexity"))
+    alone.run("toy-central", [], tmp_path / "run", None, page=False)
+    said, last = capsys.readouterr().out, RunFolder(tmp_path / "run").metrics()[-1]["scores"]["1/2"]
+    assert f"1/2: {math.exp(last['loss']):.3f}" in said
+    assert "%" not in said
+    assert "perplexity" in said
+    assert "bytes" not in said

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fjord.central.run import run_central
-from fjord.cli.display import results_table
+from fjord.cli.display import results_table, shown
 from fjord.recipes import central, theorem1
 from fjord.recipes.find import apply_settings, lasting_setting
 from fjord.runs import RunFolder
@@ -38,7 +39,7 @@ def _central(recipe: str, settings: list[str], output: Path | None, resume: Path
     out.print(f"Run folder: {folder}", markup=False, soft_wrap=True)
     known = {"name": recipe, "set": settings}
     try:
-        run_central(setting, folder, recipe=known, resume=resume is not None, on_epoch=_say)
+        run_central(setting, folder, recipe=known, resume=resume is not None, on_epoch=partial(_say, setting.metric))
     except KeyboardInterrupt:
         begun = (folder / "config.json").exists()
         hint = f"Go on with: fjord run --resume {shlex.quote(str(folder))}" if begun else "Nothing was begun."
@@ -51,8 +52,8 @@ def _central(recipe: str, settings: list[str], output: Path | None, resume: Path
         out.print(f"Page: {html.write([RunFolder(folder)], folder / 'report.html')}", markup=False, soft_wrap=True)
 
 
-def _say(row: Mapping[str, Any], done: int, total: int) -> None:
-    scores = "  ".join(f"{width}: {score['accuracy']:.1%}" for width, score in row["scores"].items())
+def _say(metric: str, row: Mapping[str, Any], done: int, total: int) -> None:
+    scores = "  ".join(f"{width}: {shown(score[metric], metric)}" for width, score in row["scores"].items())
     out.print(f"epoch {done}/{total}  {row['seconds']:.0f} s  loss {row['loss']:.3f}  {scores}", soft_wrap=True)
 
 

@@ -18,6 +18,8 @@ from fjord.report.numbers import reason
 from fjord.runs import RunFolder
 from fjord.width import Width, parse_width
 
+MAKING = "making model and data ..."
+
 
 class Display:
     """A live view of a run on a terminal; a line now and then elsewhere."""
@@ -37,6 +39,8 @@ class Display:
         """Begin."""
         if self.console.is_terminal:
             self.live.start()
+        else:
+            self.console.print(f"{self.title}: {MAKING}", markup=False, soft_wrap=True)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -53,7 +57,7 @@ class Display:
             self.live.update(self.render())
         elif record.scores and (time.monotonic() - self.said > 5 or done == total):
             self.said = time.monotonic()
-            scores = "  ".join(f"{width}: {shown(score, self.metric)}" for width, score in self.scores.items())
+            scores = "  ".join(f"{width}: {value}" for width, value in self.shown().items())
             self.console.print(f"round {done}/{total}  loss {self.loss():.3f}  {scores}", soft_wrap=True)
 
     def loss(self) -> float:
@@ -61,18 +65,22 @@ class Display:
         known = [loss for loss in self.losses if loss == loss]
         return sum(known) / len(known) if known else float("nan")
 
+    def shown(self) -> dict[Width, str]:
+        """Return the last score at each width."""
+        return {width: shown(getattr(score, self.metric), self.metric) for width, score in self.scores.items()}
+
     def render(self) -> Group:
         """Return what is shown now."""
         if not self.losses:
-            return Group(f"{self.title}: making model and data ...")
+            return Group(f"{self.title}: {MAKING}")
         table = Table("loss (10 rounds)", *(f"{self.metric} at {width}" for width in self.scores), title=self.title)
-        table.add_row(f"{self.loss():.3f}", *(shown(score, self.metric) for score in self.scores.values()))
+        table.add_row(f"{self.loss():.3f}", *self.shown().values())
         return Group(self.progress, table)
 
 
-def shown(score: Score, metric: str) -> str:
+def shown(value: float, metric: str) -> str:
     """Return a score as people read it."""
-    return f"{score.accuracy:.1%}" if metric == "accuracy" else f"{score.perplexity:.3f}"
+    return f"{value:.1%}" if metric == "accuracy" else f"{value:.3f}"
 
 
 def warnings_of(run: RunFolder) -> list[str]:
@@ -99,10 +107,8 @@ def results_table(run: RunFolder) -> Table:
     finals = {w: s for row in read.rows if row["scores"] for w, s in row["scores"].items()}
     table = Table("width", metric, "test loss", *costs, title=f"{config['name']}: {config['method']}")
     for width in sorted(finals, key=parse_width):
-        value = finals[width][metric]
-        text = f"{value:.1%}" if metric == "accuracy" else f"{value:.3f}"
         cells = [column.get(parse_width(width), "-") for column in costs.values()]
-        table.add_row(width, text, f"{finals[width]['loss']:.3f}", *cells)
+        table.add_row(width, shown(finals[width][metric], metric), f"{finals[width]['loss']:.3f}", *cells)
     return table
 
 

@@ -24,8 +24,10 @@ def spent(run: Run, kind: str) -> list[float]:
 
 
 def knows(run: Run, kind: str) -> bool:
-    """Say whether a run can tell: without a clock it has no time."""
-    return bool(run.rows) and (kind == "bytes" or all("simulated_seconds" in row for row in run.rows))
+    """Say whether a run can tell: without a clock it has no time, on one place nothing is sent."""
+    if kind == "bytes":
+        return any(row["tiers"] for row in run.rows)
+    return bool(run.rows) and all("simulated_seconds" in row for row in run.rows)
 
 
 def reached(run: Run, metric: str, level: Fraction, kind: str) -> dict[Width, float]:

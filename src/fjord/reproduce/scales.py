@@ -37,8 +37,8 @@ LAPTOP: dict[str, Reduction] = {
     "cifar10-central": Reduction(
         ("epochs=4", "max_examples=5000", "batch_size=32", "max_test=2000", "eval_every=4"), (0,)
     ),
-    "emnist-central": Reduction(("epochs=10",)),
-    "shakespeare-central": Reduction(("epochs=8",), (0,)),
+    "emnist-central": Reduction(("epochs=5",), (0,)),
+    "shakespeare-central": Reduction(("epochs=6",), (0,)),
 }
 SCALES: dict[str, Scale] = {
     "paper": Scale("paper", ("cifar10", "femnist", "shakespeare")),
