@@ -2,19 +2,26 @@
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
+LIGHT  := $(VENV)/.light
 READY  := $(VENV)/.ready
 
 .PHONY: demo test check bench zoo clean
 
 # torch is pinned to the exact version of the constraints file in the same call: an unpinned torch brings CUDA.
-# torchvision and timm serve the tests only, as models no one here wrote: without their own dependencies.
-$(READY): pyproject.toml constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+$(LIGHT): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch --editable ".[dev]"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps torchvision timm
+	$(INSTALL) torch --editable ".[plots]"
 	touch $@
 
-demo: $(READY)  ## the main job, on data that needs no download
+# torchvision and timm serve the tests only, as models no one here wrote: without their own dependencies.
+$(READY): $(LIGHT)
+	$(INSTALL) torch --editable ".[dev]"
+	$(INSTALL) --no-deps torchvision timm
+	touch $@
+
+demo: $(LIGHT)  ## the main job, on data that needs no download
 	$(BIN)/fjord run
 
 # Three workers for two cores, as fleets and killed runs mostly wait; in the order that tests/conftest.py gives.
