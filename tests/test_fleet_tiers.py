@@ -112,9 +112,13 @@ def test_a_bad_table_is_one_error(tmp_path, text, says):
         group(read_fleet([tmp_path / "fleet.csv"], made()), Budget(), 5)
 
 
-def test_profiles_of_different_models_are_not_mixed(tmp_path):
-    path = written(tmp_path, [made("a"), replace(made("b"), model="other")])
-    with pytest.raises(ValueError, match="device b: was measured with other at widths 1/5"):
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [({"model": "other"}, "other at .* in batches of 10"), ({"batch_size": 7}, "net at .* in batches of 7")],
+)
+def test_profiles_of_different_models_or_batches_are_not_mixed(other, said, tmp_path):
+    path = written(tmp_path, [made("a"), replace(made("b"), **other)])
+    with pytest.raises(ValueError, match=f"device b: was measured with {said}, the first with net at .* of 10"):
         read_fleet([path])
 
 
@@ -153,6 +157,7 @@ def test_the_command_writes_ceilings_and_a_picture(tmp_path, monkeypatch, capsys
     code, said = run(monkeypatch, capsys, "tiers", *files, *budget, *written)
     assert code == 0, said.err
     assert "10 devices, net without distillation" in said.out
+    assert "Ceilings of 20 clients, dealt from the 10 devices that can take part" in said.out
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
     assert Counter(json.loads((tmp_path / "c.json").read_text())) == {"2/5": 16, "4/5": 4}
     code, said = run(monkeypatch, capsys, "tiers", tmp_path / "fleet.csv")

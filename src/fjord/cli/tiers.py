@@ -41,7 +41,9 @@ def tiers(
     if output is not None:
         ceilings = grouped.ceilings(clients)
         write_ceilings(output, ceilings)
-        out.print(f"Ceilings of {len(ceilings)} clients: {output}", markup=False, soft_wrap=True)
+        able = len(grouped.ceilings())
+        dealt = "" if clients is None else f", dealt from the {able} devices that can take part"
+        out.print(f"Ceilings of {len(ceilings)} clients{dealt}: {output}", markup=False, soft_wrap=True)
     if plot is not None:
         _draw(plot, fleet, grouped, kind, budget)
         out.print(f"Picture: {plot}", markup=False, soft_wrap=True)

@@ -40,19 +40,22 @@ class Machine:
 
 
 def read_fleet(paths: Sequence[str | Path], reference: Profile | None = None) -> list[Machine]:
-    """Read the devices of some files, all of one model and the same widths."""
+    """Read the devices of some files, all measured with one model, the same widths and one batch size."""
     found = [machine for path in paths for machine in _machines(Path(path), reference)]
     if not found:
         raise ValueError(f"{', '.join(map(str, paths))}: there is no device")
-    first = found[0].profile
+    first = _measured(found[0].profile)
     for machine in found:
-        profile = machine.profile
-        if (profile.model, profile.widths) != (first.model, first.widths):
+        if _measured(machine.profile) != first:
             raise ValueError(
-                f"device {machine.name}: was measured with {profile.model} at widths {_listed(profile.widths)}, "
-                f"the first with {first.model} at {_listed(first.widths)}; give profiles of one model"
+                f"device {machine.name}: was measured with {_measured(machine.profile)}, the first with {first}; "
+                "give profiles of one model, the same widths and one batch size"
             )
     return found
+
+
+def _measured(profile: Profile) -> str:
+    return f"{profile.model} at widths {', '.join(map(str, profile.widths))} in batches of {profile.batch_size}"
 
 
 def _machines(path: Path, reference: Profile | None) -> list[Machine]:
@@ -123,7 +126,3 @@ def _count(name: str, value: Any) -> int:
     if not str(value).isdigit() or int(value) < 1:
         raise ValueError(f"{name}: count={value!r} must be a whole number of at least 1")
     return int(value)
-
-
-def _listed(widths: Sequence[Width]) -> str:
-    return ", ".join(map(str, widths))
