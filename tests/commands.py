@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -71,3 +73,11 @@ class Python:
 def fjord(*words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a user does."""
     return Python("-m", "fjord.cli", *words, cwd=cwd, **env).finish()
+
+
+def wait_until(true: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for what another process does; fail where it takes longer."""
+    limit = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < limit
+        time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Small folders of the layouts that datasets come in, and where real ones are."""
+"""Small folders of the layouts that datasets come in, where real ones are, and what is read from them."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,8 @@ import datasets
 import numpy as np
 import pytest
 from PIL import Image
+
+from fjord.data.federated import Partitioned
 
 DATA = os.environ.get("FJORD_DATA", "")
 FEATURES = {"img": datasets.Image(), "image": datasets.Image()}
@@ -50,3 +52,20 @@ LETTERS = [i % 62 for i in range(40)]
 def small_femnist(folder: Path, split: str = "train", **changed: list) -> Path:
     whole = {"image": pictures(40, 28, 28), "character": LETTERS, "writer_id": WRITERS, "hsf_id": [0] * 40}
     return write(folder, split, **(whole | changed))
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    real = "decoded" in request.fixturenames
+    monkeypatch.setenv("FJORD_CACHE", str(request.getfixturevalue("decoded") if real else tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    if not real:
+        monkeypatch.delenv("FJORD_DATA", raising=False)
+
+
+def pixels(data: Partitioned, client: int) -> list[bytes]:
+    return sorted(image.numpy().tobytes() for image in data.examples(client)[0])
+
+
+def as_bytes(image: np.ndarray) -> bytes:
+    return (image if image.ndim == 2 else image.transpose(2, 0, 1)).tobytes()

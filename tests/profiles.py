@@ -1,8 +1,12 @@
-"""Profiles made up for tests, with numbers that can be reckoned by hand."""
+"""Profiles made up for tests, with numbers that can be reckoned by hand; a small model; quick measurements."""
 
 from fractions import Fraction
 
+import pytest
+from torch import nn
+
 from fjord.devices.profile import Cost, Profile
+from fjord.profiling import measure
 from fjord.width import uniform
 
 
@@ -25,3 +29,14 @@ def made(device="phone", kinds=(False,), batch_size=10, epochs=1, **numbers):
     """A profile at widths 1/5 to 1."""
     costs = tuple(cost(width, kd, **numbers) for kd in kinds for width in uniform(5).widths)
     return Profile(device, "net", "fjord", batch_size, epochs, 0, costs)
+
+
+def mlp(hidden=40, depth=2):
+    layers = [layer for _ in range(depth - 1) for layer in (nn.Linear(hidden, hidden), nn.ReLU())]
+    return nn.Sequential(nn.Linear(12, hidden), nn.ReLU(), *layers, nn.Linear(hidden, 3))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Time steps for a moment only."""
+    monkeypatch.setattr(measure, "SECONDS", 0.02)

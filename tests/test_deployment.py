@@ -26,8 +26,8 @@ from fjord.engines.flower.submit import write_app
 from fjord.engines.inprocess import InProcess
 from fjord.recipes.find import apply_settings, find_recipe
 from fjord.runs import RunFolder
+from flower_runs import RECIPE, assert_same, in_process
 from network import cut_off, demand_cut_off
-from test_flower import RECIPE, assert_same, in_process
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="fjord fleet needs /proc")
 FIRST = ("none", "raises", "NaN", "one wide", "late")

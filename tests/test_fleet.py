@@ -6,13 +6,13 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr")
+from commands import wait_until
 from fjord.engines.flower import commands, fleet, launch, processes
 from fjord.engines.flower.folder import claim
 
@@ -96,13 +96,6 @@ def test_a_fleet_over_tls_from_its_start_to_its_end(folder, stranger):
     assert again.returncode == 0
     assert "nothing to end" in again.stdout
     assert stranger.poll() is None
-
-
-def wait_until(true, seconds=10.0):
-    limit = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
 
 
 def session(pid: int) -> int | None:
