@@ -17,7 +17,7 @@ LAYERS = [
     {"check", "methods", "strategies", "timing", "answers"},
     {"narrow"},
     {"engines"},
-    {"federation"},
+    {"federation", "settings"},
     {"experiment"},
     {"runs", "logs", "profiling"},
     {"runner"},

@@ -1,21 +1,19 @@
 """An experiment as a value: model, data, method, devices and numbers. A recipe is a function that returns one."""
 
 import hashlib
-import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import partial
-from pathlib import Path, PurePath
-from typing import Any, TypeVar, get_args
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from fjord.data.federated import FederatedData
 from fjord.devices.clock import Clock, find_clock, parse_deadline
-from fjord.devices.tiers import Devices, Varying, busy, read_ceilings, shared_tiers, uniform_tiers
+from fjord.devices.tiers import Devices, Varying, busy, parse_tiers
 from fjord.devices.trace import traced
 from fjord.elastic.description import recall
 from fjord.elastic.elasticize import elasticize
@@ -25,12 +23,11 @@ from fjord.federation import Federation, Schedule, ServerState
 from fjord.local import LocalTraining
 from fjord.methods import Method, find_method
 from fjord.seeding import derive
+from fjord.settings import demand, settings_of
 from fjord.strategies.scaffold import Scaffold
 from fjord.strategies.server import FedAdam, FedAvgM, Step
-from fjord.width import Width, WidthLike, WidthSpace, as_space, parse_space, uniform
+from fjord.width import Width, WidthLike, WidthSpace, as_space, uniform
 
-Setting = TypeVar("Setting", bound=Any)
-"""A dataclass of settings: an experiment, or training on one place."""
 SERVERS: dict[str, type[FedAvgM] | type[FedAdam] | None] = {"mean": None, "fedavgm": FedAvgM, "fedadam": FedAdam}
 
 
@@ -96,30 +93,31 @@ class Experiment:
     def __post_init__(self) -> None:
         self._tidy()
         for name in ("num_rounds", "cohort_size", "local_epochs", "batch_size", "eval_every", "workers"):
-            self._demand(name, lambda v: type(v) is int and v >= 1, "a whole number of at least 1")
+            demand(self, name, lambda v: type(v) is int and v >= 1, "a whole number of at least 1")
         for name in ("lr", "decay"):
-            self._demand(name, lambda v: 0 < v < math.inf, "above 0")
+            demand(self, name, lambda v: 0 < v < math.inf, "above 0")
         for name in ("prox", "weight_decay", "checkpoint_seconds"):
-            self._demand(name, lambda v: 0 <= v < math.inf, "0 or more")
+            demand(self, name, lambda v: 0 <= v < math.inf, "0 or more")
         for name in ("availability", "drop_scale"):
-            self._demand(name, lambda v: 0 < v <= 1, "above 0 and at most 1")
-        self._demand("busy", lambda v: 0 <= v <= 1, "at least 0 and at most 1")
-        self._demand("momentum", lambda v: 0 <= v < 1, "at least 0 and below 1")
-        self._demand("max_local_steps", lambda v: v is None or (type(v) is int and v >= 1), "1 or more, or none")
-        self._demand("seed", lambda v: type(v) is int, "a whole number")
+            demand(self, name, lambda v: 0 < v <= 1, "above 0 and at most 1")
+        demand(self, "busy", lambda v: 0 <= v <= 1, "at least 0 and at most 1")
+        demand(self, "momentum", lambda v: 0 <= v < 1, "at least 0 and below 1")
+        demand(self, "max_local_steps", lambda v: v is None or (type(v) is int and v >= 1), "1 or more, or none")
+        demand(self, "seed", lambda v: type(v) is int, "a whole number")
         for name in ("nova", "scaffold"):
-            self._demand(name, lambda v: type(v) is bool, "true or false")
-        self._demand("milestones", lambda v: all(0 < m <= 1 for m in v), "shares of the rounds, such as 1/2,3/4")
-        self._demand("metric", lambda v: v in ("accuracy", "perplexity"), "accuracy or perplexity")
-        self._demand("norms", lambda v: v in ("layers", "statistics", "shared"), "layers, statistics or shared")
-        self._demand("server", lambda v: not isinstance(v, str) or v in SERVERS, f"one of {', '.join(SERVERS)}")
-        self._demand(
+            demand(self, name, lambda v: type(v) is bool, "true or false")
+        demand(self, "milestones", lambda v: all(0 < m <= 1 for m in v), "shares of the rounds, such as 1/2,3/4")
+        demand(self, "metric", lambda v: v in ("accuracy", "perplexity"), "accuracy or perplexity")
+        demand(self, "norms", lambda v: v in ("layers", "statistics", "shared"), "layers, statistics or shared")
+        demand(self, "server", lambda v: not isinstance(v, str) or v in SERVERS, f"one of {', '.join(SERVERS)}")
+        demand(
+            self,
             "load",
             lambda v: v is None or callable(v) or (isinstance(v, str) and v.endswith((".csv", ".json"))),
             "a .csv or .json file of lower ceilings, or none",
         )
-        self._demand("server_lr", lambda v: v is None or 0 < v < math.inf, "above 0, or none")
-        self._demand("log", lambda v: set(v) <= {"tensorboard", "wandb"}, "tensorboard, wandb or both")
+        demand(self, "server_lr", lambda v: v is None or 0 < v < math.inf, "above 0, or none")
+        demand(self, "log", lambda v: set(v) <= {"tensorboard", "wandb"}, "tensorboard, wandb or both")
         if self.server_lr is not None and self.server not in ("fedavgm", "fedadam"):
             raise ValueError(f"server_lr={self.server_lr} needs server=fedavgm or server=fedadam")
         if self.devices is not None and (self.tiers != "uniform-5" or self.drop_scale != 1):
@@ -142,12 +140,6 @@ class Experiment:
             exact[name] = (value,) if isinstance(value, str) else tuple(value)
         for name, value in exact.items():
             object.__setattr__(self, name, value)
-
-    def _demand(self, name: str, fine: Callable[[Any], bool], allowed: str) -> None:
-        value = getattr(self, name)
-        if not fine(value):
-            shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            raise ValueError(f"{name}={shown} must be {allowed}")
 
     def find_method(self) -> Method:
         """Return the method."""
@@ -201,25 +193,14 @@ class Experiment:
 
     def find_devices(self, num_clients: int) -> Devices:
         """Return the ceilings of the clients."""
-        found = self._tiers(num_clients) if self.devices is None else self.devices(num_clients, self.seed)
+        if self.devices is None:
+            found = parse_tiers(self.tiers, num_clients, drop_scale=self.drop_scale, seed=self.seed)
+        else:
+            found = self.devices(num_clients, self.seed)
         found = busy(found, self.busy, seed=self.seed) if self.busy else found
         if isinstance(self.load, str):
             return traced(found, self.load, num_clients, self.widths.widths[0])
         return found if self.load is None else Varying(found, self.load)
-
-    def _tiers(self, num_clients: int) -> Devices:
-        if self.tiers.startswith("uniform-") and self.tiers[8:].isdigit():
-            return uniform_tiers(int(self.tiers[8:]), num_clients, drop_scale=self.drop_scale, seed=self.seed)
-        if self.drop_scale != 1:
-            raise ValueError(f"drop_scale={self.drop_scale} needs tiers=uniform-k, not {self.tiers!r}")
-        if ":" in self.tiers:
-            pairs = (pair.partition(":") for pair in self.tiers.split(","))
-            return shared_tiers({width: share for width, _, share in pairs}, num_clients, seed=self.seed)
-        if self.tiers.endswith((".json", ".csv")):
-            return read_ceilings(self.tiers, num_clients)
-        raise ValueError(
-            f"tiers={self.tiers!r} is not uniform-k, shares such as 1/4:0.7,1:0.3 or a .json or .csv file of ceilings"
-        )
 
     def _elastic(self, net: nn.Module, data: FederatedData, target: Width) -> ElasticModel:
         space = self.widths if self.find_method().nested else WidthSpace.of([target])
@@ -274,85 +255,3 @@ def _share(name: str, value: Any) -> Fraction:
         return Fraction(str(value))
     except (ValueError, ZeroDivisionError):
         raise ValueError(f"{name}={value!r} must be a number such as '1/4' or 0.25") from None
-
-
-def settings_of(record: Any) -> dict[str, Any]:
-    """Return all fields of a dataclass as plain data, functions by name."""
-    return {f.name: _plain(getattr(record, f.name)) for f in fields(record)}
-
-
-def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, tuple | list | set | frozenset):
-        return [_plain(v) for v in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(v) for key, v in value.items()}
-    if isinstance(value, Method):
-        return value.name
-    if isinstance(value, partial):
-        given = inspect.signature(value.func).bind_partial(*value.args, **value.keywords)
-        given.apply_defaults()
-        return {"function": _plain(value.func), **{k: _plain(v) for k, v in given.arguments.items() if k != "seed"}}
-    if isinstance(value, Fraction | WidthSpace | PurePath) or is_dataclass(value):
-        return str(value)
-    return getattr(value, "__qualname__", type(value).__qualname__)  # never an address in memory
-
-
-def set_field(experiment: Setting, key: str, text: str) -> Setting:
-    """Return the experiment after `--set key=text`, in the field's own type; `data.key` is an option of its data."""
-    if key.startswith("data."):
-        return replace(experiment, data=_set_option(experiment.data, key.removeprefix("data."), text))
-    known = {f.name: f.type for f in fields(experiment)}
-    if key not in known or key in ("name", "model", "data", "devices"):
-        settable = ", ".join(k for k in known if k not in ("name", "model", "data", "devices"))
-        raise ValueError(f"--set {key}: there is no such setting; known: {settable}, data.OPTION")
-    try:
-        value = _parsed(key, known[key], text)
-    except (ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"--set {key}={text}: {error}") from None
-    return replace(experiment, **{key: value})
-
-
-def _set_option(data: Callable[[int], FederatedData], key: str, text: str) -> Callable[[int], FederatedData]:
-    """Return a function of the seed that makes data, with one of its other arguments changed."""
-    made = data if isinstance(data, partial) else partial(data)
-    signature = inspect.signature(made.func)
-    options = signature.bind_partial(*made.args, **made.keywords).arguments
-    seed = len(made.args)  # the place of the first argument that is not given yet
-    known = [name for i, name in enumerate(signature.parameters) if i != seed]
-    if key not in known:
-        raise ValueError(
-            f"--set data.{key}: the recipe's data has no such option; it has: {', '.join(known) or 'none'}"
-        )
-    kind = signature.parameters[key].annotation
-    kinds = [k for k in (int, float, Fraction) if k in (kind, *get_args(kind))]  # such as int | None
-    try:
-        none = text == "none" and type(None) in get_args(kind)
-        options[key] = None if none else kinds[0](text) if kinds else text
-    except (ValueError, ZeroDivisionError) as error:
-        raise ValueError(f"--set data.{key}={text}: {error}") from None
-    first = [options.pop(name) for name in known[:seed]]
-    return partial(made.func, *first, **options)
-
-
-def _parsed(key: str, kind: object, text: str) -> Any:
-    if key == "widths":
-        return parse_space(text)
-    if key in ("freeze", "log"):
-        return tuple(part for part in text.split(",") if part)
-    if key == "milestones":
-        return tuple(Fraction(part) for part in text.split(",") if part)
-    if key.startswith("max_"):
-        return None if text == "none" else int(text)
-    if key == "server_lr":
-        return None if text == "none" else float(text)
-    if key in ("clock", "deadline", "load") and text == "none":
-        return None
-    if key in ("tiers", "clock", "load") and text.endswith((".json", ".csv")):
-        return str(Path(text).resolve())  # the same file wherever the run is resumed from
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError("allowed: true or false")
-        return text.lower() == "true"
-    return kind(text) if kind in (int, float, Fraction) else text

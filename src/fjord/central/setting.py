@@ -15,9 +15,9 @@ from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.norms import Norms
 from fjord.evaluate import Score, Tested, channels_last, examine, score
-from fjord.experiment import settings_of
 from fjord.objective import Objective, plain, self_distillation
 from fjord.seeding import derive
+from fjord.settings import demand, settings_of
 from fjord.width import Width, WidthSpace, as_space, uniform
 
 OBJECTIVES: dict[str, Callable[[], Objective]] = {"od": plain, "od-kd": self_distillation, "single": plain}
@@ -61,20 +61,16 @@ class Central:
         if self.method not in OBJECTIVES:
             raise ValueError(f"method={self.method} must be one of {', '.join(OBJECTIVES)}")
         for name in ("epochs", "batch_size", "eval_every", "draws"):
-            self._demand(name, lambda v: type(v) is int and v >= 1, "a whole number of at least 1")
+            demand(self, name, lambda v: type(v) is int and v >= 1, "a whole number of at least 1")
         for name in ("lr", "decay"):
-            self._demand(name, lambda v: 0 < v < math.inf, "above 0")
-        self._demand("momentum", lambda v: 0 <= v < 1, "at least 0 and below 1")
+            demand(self, name, lambda v: 0 < v < math.inf, "above 0")
+        demand(self, "momentum", lambda v: 0 <= v < 1, "at least 0 and below 1")
         for name in ("max_examples", "max_test"):
-            self._demand(name, lambda v: v is None or v >= 1, "1 or more, or none")
-        self._demand("milestones", lambda v: all(0 < m <= 1 for m in v), "shares of the epochs, such as 1/2,3/4")
-        self._demand("metric", lambda v: v in ("accuracy", "perplexity"), "accuracy or perplexity")
-        self._demand("norms", lambda v: v in ("layers", "statistics", "shared"), "layers, statistics or shared")
-        self._demand("seed", lambda v: type(v) is int, "a whole number")
-
-    def _demand(self, name: str, fine: Callable[[Any], bool], allowed: str) -> None:
-        if not fine(getattr(self, name)):
-            raise ValueError(f"{name}={getattr(self, name)} must be {allowed}")
+            demand(self, name, lambda v: v is None or v >= 1, "1 or more, or none")
+        demand(self, "milestones", lambda v: all(0 < m <= 1 for m in v), "shares of the epochs, such as 1/2,3/4")
+        demand(self, "metric", lambda v: v in ("accuracy", "perplexity"), "accuracy or perplexity")
+        demand(self, "norms", lambda v: v in ("layers", "statistics", "shared"), "layers, statistics or shared")
+        demand(self, "seed", lambda v: type(v) is int, "a whole number")
 
     @property
     def targets(self) -> tuple[Width, ...]:

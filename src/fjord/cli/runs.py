@@ -15,11 +15,12 @@ from rich.text import Text
 from fjord.cli import alone
 from fjord.cli.display import Display, results_table, spent, warnings_of
 from fjord.cli.engines import ENGINES, Where
-from fjord.experiment import Experiment, settings_of
+from fjord.experiment import Experiment
 from fjord.methods import METHODS
 from fjord.recipes import central, theorem1
 from fjord.recipes.find import RECIPES, apply_settings, find_recipe, lasting, lasting_setting
 from fjord.runs import RunExists, RunFolder
+from fjord.settings import settings_of
 
 out = Console(highlight=False)
 Recipe = Annotated[str, typer.Argument(help="A recipe of `fjord list`, or your own file.py[:function].")]

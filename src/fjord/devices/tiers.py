@@ -125,6 +125,22 @@ def _rows(path: Path) -> list[tuple[Any, str]]:
     return [(client, str(ceiling)) for client, ceiling in pairs]
 
 
+def parse_tiers(text: str, num_clients: int, *, drop_scale: Fraction = Fraction(1), seed: int = 0) -> Devices:
+    """Return the devices that text means: uniform-k, shares such as 1/4:0.7,1:0.3, or a file of ceilings."""
+    if text.startswith("uniform-") and text[8:].isdigit():
+        return uniform_tiers(int(text[8:]), num_clients, drop_scale=drop_scale, seed=seed)
+    if drop_scale != 1:
+        raise ValueError(f"drop_scale={drop_scale} needs tiers=uniform-k, not {text!r}")
+    if ":" in text:
+        pairs = (pair.partition(":") for pair in text.split(","))
+        return shared_tiers({width: share for width, _, share in pairs}, num_clients, seed=seed)
+    if text.endswith((".json", ".csv")):
+        return read_ceilings(text, num_clients)
+    raise ValueError(
+        f"tiers={text!r} is not uniform-k, shares such as 1/4:0.7,1:0.3 or a .json or .csv file of ceilings"
+    )
+
+
 @dataclass(frozen=True)
 class Varying:
     """Devices whose ceiling follows a function of (client, round, usual ceiling): transient load."""

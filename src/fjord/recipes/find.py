@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from fjord.experiment import Experiment, Setting, set_field
+from fjord.experiment import Experiment
 from fjord.recipes import paper
 from fjord.recipes.demo import demo
+from fjord.settings import Setting, set_field
 
 RECIPES: dict[str, Callable[[], Experiment]] = {"demo": demo, **paper.RECIPES}
 
