@@ -14,6 +14,7 @@ import fjord
 from fjord.cli.display import warnings_of
 from fjord.report import page
 from fjord.runs import RunExists
+from fjord.seeding import derive
 
 X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
 Y = X[:, :3].argmax(1)
@@ -236,3 +237,29 @@ def test_dashboards_go_on_from_the_round_a_run_resumes_at(tmp_path):
     events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("server", ["mean", "fedavgm"])
+def test_a_mean_over_all_is_eq1_where_all_hold_everything_and_a_smaller_step_where_not(server, tmp_path):
+    def trained(name, **changes):
+        small = experiment(method="efd", widths=["1/5", "1"], num_rounds=1, server=server, **changes)
+        folder = fjord.run(small, tmp_path / name)
+        return fjord.load(folder.path / "model-1.safetensors", net).state_dict()["0.weight"]
+
+    same = [trained(f"same-{a}", tiers="uniform-1", average=a) for a in ("holders", "all")]
+    assert torch.allclose(*same, rtol=0, atol=1e-7)
+    unequal = [trained(f"unequal-{a}", tiers="1/5:0.5,1:0.5", average=a) for a in ("holders", "all")]
+    with torch.random.fork_rng():
+        torch.manual_seed(derive(0, "weights"))
+        start = net().state_dict()["0.weight"]
+    moved = [(weights - start).norm() for weights in unequal]
+    assert 0 < moved[1] < moved[0]
+
+
+def test_a_run_from_before_a_setting_goes_on_as_with_its_default(tmp_path):
+    folder = fjord.run(experiment(num_rounds=2), tmp_path / "run")
+    old = {key: value for key, value in folder.config.items() if key not in ("average", "clock")}
+    folder.write_json("config.json", old)
+    assert fjord.run(experiment(num_rounds=2), tmp_path / "run", resume=True).metrics() == folder.metrics()
+    with pytest.raises(ValueError, match="was begun with average=holders, the recipe now says all"):
+        fjord.run(experiment(num_rounds=2, average="all"), tmp_path / "run", resume=True)

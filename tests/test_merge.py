@@ -23,10 +23,12 @@ from tiny_models import KINDS, few
 cohorts = st.lists(st.tuples(st.sampled_from(FIFTHS.widths), st.integers(1, 3000)), min_size=1, max_size=6)
 
 
-def merged(model: ElasticModel, replies: list[tuple[fed.State, dict, float]]) -> fed.State:
+def merged(model: ElasticModel, replies: list[tuple[fed.State, dict, float]], take_all: bool = False) -> fed.State:
     mean = NestedMean(model)
     for tensors, where, weight in replies:
         mean.add(tensors, where, weight)
+    if take_all:
+        mean.take_all(model)
     apply(model, mean, None, {})
     return fed.snapshot(model)
 
@@ -83,6 +85,25 @@ def test_any_choice_of_units_is_averaged_element_by_element_over_its_holders(
     for key, value in current.items():
         nobody = ~torch.stack([mask[key] for mask, _, _ in literal]).any(0)
         assert torch.equal(found[key][nobody], value[nobody]), f"{key} moved where nobody holds it"
+
+
+@pytest.mark.parametrize("kind", ["counting", "lstm", "batchnorm"])
+@settings(max_examples=6, deadline=None)
+@given(cohort=cohorts, seed=st.integers(0, 10**6))
+def test_a_mean_over_all_takes_what_a_client_does_not_hold_as_it_was(
+    kind: str, cohort: list[tuple[Width, int]], seed: int
+) -> None:
+    net, model = fed.elastic(kind)
+    current = fed.snapshot(model)
+    everything = {key: torch.ones_like(t, dtype=torch.bool) for key, t in current.items()}
+    sent, literal = [], []
+    for i, (ceiling, count) in enumerate(cohort):
+        held, widths = random_units(model, ceiling, seed + i), [w for w in FIFTHS.widths if w <= ceiling]
+        mask, full = fed.holds(net, model, held, widths), fed.random_state(current, seed + i)
+        whole = {key: torch.where(mask[key], full[key], t) for key, t in current.items()}
+        literal.append((everything, count, whole))
+        sent.append((fed.slice_of(full, mask), places(model, held, widths), count))
+    fed.assert_close(merged(model, sent, take_all=True), fed.mean_of_holders(current, literal))
 
 
 @pytest.mark.parametrize("kind", KINDS)

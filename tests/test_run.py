@@ -150,6 +150,8 @@ def test_every_method_runs_with_every_strategy(folder, method):
         (["run", "mine.py", "--set", "tiers=1/100:0.5,1:0.5"], "ceiling 1/100 is below the smallest width 1/5"),
         (["run", "mine.py", "--set", "tiers=1/2:0.5,1:0.5", "--set", "drop_scale=0.5"], "needs tiers=uniform-k"),
         (["run", "mine.py", "--set", "server_lr=1"], "server_lr=1.0 needs server=fedavgm or server=fedadam"),
+        (["run", "mine.py", "--set", "average=some"], "average=some must be holders or all"),
+        (["run", "mine.py", "--set", "average=all", "--set", "nova=true"], "average=all cannot go with nova"),
         (["run", "mine.py", "--set", "scaffold=true", "--set", "momentum=0.9"], "cannot go with scaffold"),
         (["run", "mine.py", "--set", "log=paper"], "log=paper must be tensorboard, wandb or both"),
         (["run", "mine.py", "--resume", "x"], "give no recipe and no --output"),

@@ -73,6 +73,8 @@ class Experiment:
     momentum: float = 0.0
     weight_decay: float = 0.0
 
+    average: str = "holders"
+    """holders: each weight over the clients that hold it, Eq. (1); all: over all, unchanged where it is not held."""
     prox: float = 0.0
     """FedProx's mu."""
     nova: bool = False
@@ -109,6 +111,7 @@ class Experiment:
         demand(self, "milestones", lambda v: all(0 < m <= 1 for m in v), "shares of the rounds, such as 1/2,3/4")
         demand(self, "metric", lambda v: v in ("accuracy", "perplexity"), "accuracy or perplexity")
         demand(self, "norms", lambda v: v in ("layers", "statistics", "shared"), "layers, statistics or shared")
+        demand(self, "average", lambda v: v in ("holders", "all"), "holders or all")
         demand(self, "server", lambda v: not isinstance(v, str) or v in SERVERS, f"one of {', '.join(SERVERS)}")
         demand(
             self,
@@ -124,6 +127,8 @@ class Experiment:
             raise ValueError(f"tiers={self.tiers}, drop_scale={self.drop_scale}: the recipe makes its devices itself")
         if self.deadline is not None and self.clock is None:
             raise ValueError(f"deadline={self.deadline:g}s is on the simulated clock: it needs clock=phones or a file")
+        if self.nova and self.average == "all":
+            raise ValueError("average=all cannot go with nova, which divides by the steps of those that hold a weight")
         if self.scaffold and self.momentum:
             raise ValueError(f"momentum={self.momentum} cannot go with scaffold, which is defined for plain SGD")
         self.find_method()
@@ -233,6 +238,7 @@ class Experiment:
             seed=self.seed,
             step=self._step(),
             nova=self.nova,
+            take_all=self.average == "all",
             clock=self.find_clock(),
             state=state,
         )

@@ -116,6 +116,8 @@ class Federation:
     step: Step | None = None
     """A server optimizer; None takes the mean as it is."""
     nova: bool = False
+    take_all: bool = False
+    """Whether weights that a client does not hold count as unchanged, in place of Eq. (1)."""
     state: ServerState = field(default_factory=ServerState)
     clock: Clock | None = None
     """Simulated time; without it rounds have none."""
@@ -176,6 +178,8 @@ class Federation:
         record.engine = dict(getattr(engine, "facts", {}))  # only engines with messages have any
         if record.examples:
             record.loss /= record.examples
+            if self.take_all:
+                merged.take_all(self.model)
             apply(self.model, merged, self.step, self.state.memory)
             if self.state.scaffold:
                 self.state.scaffold.end_round()

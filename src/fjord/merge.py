@@ -60,6 +60,14 @@ class NestedMean:
             cover(found, h.where[key], h.weight)
         return found
 
+    def take_all(self, model: ElasticModel) -> None:
+        """Count what a client does not hold as it was before: a mean over all clients, as plain FedAvg takes it."""
+        everyone = sum(h.weight for h in self._holders.values())
+        for key, current in model.tensors.items():
+            self.total[key] += (everyone - self.weight(key)) * current.detach()
+        whole: dict[str, Indices] = {key: [None] * t.dim() for key, t in model.tensors.items()}
+        self._holders = {id(whole): _Holders(whole, {}, everyone)}
+
     def result(self, key: str) -> Covered:
         """Return the mean of one tensor."""
         weight = self.weight(key)

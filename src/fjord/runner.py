@@ -19,6 +19,7 @@ from fjord.federation import Federation, RoundRecord
 from fjord.local import Trainer
 from fjord.logs import Writer, open_writers
 from fjord.runs import RunFolder
+from fjord.settings import defaults
 from fjord.strategies.scaffold import Variate
 from fjord.width import Width, parse_width
 
@@ -131,10 +132,14 @@ def _in_process(workers: int) -> MakeEngine:
     return lambda federation, trainer, stage: InProcess(trainer, federation.data.test, workers)
 
 
-def demand_same(folder: RunFolder, config: dict[str, Any]) -> None:
-    """Refuse to go on with another experiment than the one begun; what does not change results may differ."""
+def demand_same(folder: RunFolder, config: dict[str, Any], kind: type = Experiment) -> None:
+    """Refuse to go on with another experiment than the one begun; what does not change results may differ.
+
+    A setting that is younger than the run had its default value then.
+    """
     free = {"workers", "checkpoint_seconds", "log", "recipe"}
-    old = folder.config
+    young = {key: value for key, value in defaults(kind).items() if key in config}
+    old = young | folder.config
     for key in sorted((old.keys() | config.keys()) - free):
         if old.get(key) != config.get(key):
             raise ValueError(

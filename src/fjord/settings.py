@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path, PurePath
@@ -27,6 +27,11 @@ def demand(record: Any, name: str, fine: Callable[[Any], bool], allowed: str) ->
 def settings_of(record: Any) -> dict[str, Any]:
     """Return all fields of a dataclass as plain data, functions by name."""
     return {f.name: _plain(getattr(record, f.name)) for f in fields(record)}
+
+
+def defaults(kind: type) -> dict[str, Any]:
+    """Return the defaults of a dataclass's fields as plain data: what a run had that is older than a setting."""
+    return {f.name: _plain(f.default) for f in fields(kind) if f.default is not MISSING}
 
 
 def _plain(value: Any) -> Any:

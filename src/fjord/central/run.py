@@ -58,7 +58,7 @@ class _Begun:
 
 
 def _begun(folder: RunFolder, config: dict[str, Any]) -> _Begun:
-    demand_same(folder, config)
+    demand_same(folder, config, Central)
     tensors, info = folder.load_checkpoint() if folder.checkpoint.exists() else ({}, {"stage": 0, "epoch": 0})
     begun = _Begun(info["stage"], info["epoch"], tensors or None)
     folder.keep_rows(lambda row: (row["stage"], row["round"]) < (begun.stage, begun.epoch))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
-from fjord.reproduce.compare import FAILS, HOLDS, MARGIN, OPEN, Difference, Found, difference, judged
+from fjord.reproduce.compare import MARGIN, OPEN, Difference, Found, difference, judged
 from fjord.reproduce.measured import Measured
 from fjord.width import Width
 
@@ -36,12 +36,12 @@ def _at_widths(one: str, other: str, chosen: Callable[[Width], bool], found: Cur
 
 def above(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
     """Demand that one curve is above another at each chosen width."""
-    return lambda found: judged(_at_widths(one, other, chosen, found), lambda d: d.above)
+    return lambda found: judged(_at_widths(one, other, chosen, found), Difference.above)
 
 
 def no_worse(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
     """Demand that one curve is close to another, or above it, at each chosen width."""
-    return lambda found: judged(_at_widths(one, other, chosen, found), lambda d: d.within(MARGIN[found[other].metric]))
+    return lambda found: judged(_at_widths(one, other, chosen, found), lambda d: d.above(-MARGIN[found[other].metric]))
 
 
 def above_best(one: str, other: str) -> Rule:
@@ -52,7 +52,7 @@ def above_best(one: str, other: str) -> Rule:
         best = max(stats, key=lambda width: stats[width].mean)
         points = found[one].points
         place = f"1 against {best}"
-        return judged([difference(place, points[ONE], found[other].points[best])], lambda d: d.above)
+        return judged([difference(place, points[ONE], found[other].points[best])], Difference.above)
 
     return rule
 
@@ -63,7 +63,7 @@ def grows(curve: str) -> Rule:
     def rule(found: Curves) -> Found:
         pairs = pairwise(found[curve].points.items())
         places = [difference(f"{a} to {b}", after, before) for (a, before), (b, after) in pairs]
-        return judged(places, lambda d: d.above)
+        return judged(places, Difference.above)
 
     return rule
 
@@ -93,7 +93,7 @@ def smoother(curves: tuple[str, ...], other: str) -> Rule:
             for what, of in (("loss", _last), ("jitter", _jitter)):
                 label = f"{what} of {found[name].curve.label}"
                 places.append(difference(label, of(found[other]), of(found[name])))  # less of it is better
-        return judged(places, lambda d: d.above)
+        return judged(places, Difference.above, mean=False)
 
     return rule
 
@@ -118,7 +118,7 @@ def far_behind(one: str, others: tuple[str, ...], gap: float = 10.0) -> Rule:
     def rule(found: Curves) -> Found:
         best = max(others, key=lambda name: found[name].stats[ONE].mean)
         d = difference(f"1, behind {found[best].curve.label}", found[best].points[ONE], found[one].points[ONE])
-        return Found(HOLDS if d.mean > gap else FAILS, str(d)) if d else Found(OPEN, "runs are missing")
+        return judged([d], lambda d: d.above(gap))
 
     return rule
 

@@ -69,6 +69,7 @@ CURVES: dict[str, Curve] = {
         Curve("fjord-kd", "FjORD w/ KD", ("method=fjord-kd",)),
         Curve("fjord", "FjORD", ("method=fjord",)),
         Curve("efd", "eFD", ("method=efd",)),
+        Curve("efd-all", "eFD, mean over all clients", ("method=efd", "average=all")),
         Curve("fjord-efd", "FjORD w/ eFD", ("method=fjord-efd",)),
         Curve("fd", "FD", ("method=fd",)),
         Curve(

@@ -97,4 +97,4 @@ def _recovered(name: str, last: dict[int, Any], folders: str) -> Verdict:
     verdict = HOLDS if all(good) else PARTLY if any(good) else FAILS
     text = f"Ordered Dropout recovers the SVD: distance below {LIMIT[name]:g}% for every rank ({name} step)"
     details = "; ".join(f"k = {k}: {mean:.2f}%" for k, mean in enumerate(means, 1))
-    return Verdict(f"svd-{name}", text, "theorem1", "converges to 0", verdict, details, folders)
+    return Verdict(f"svd-{name}", text, "theorem1", "“This converges and recovers SVD”", verdict, details, folders)

@@ -67,6 +67,13 @@ FIGURES: dict[str, Figure] = {
         Figure("convergence", "Convergence of FjORD and eFD at full width", ("fjord", "fjord-kd", "efd"), "by-round"),
         Figure("fd-efd", "Federated Dropout against its extended form", ("fd", "efd")),
         Figure(
+            "efd-mean",
+            "A question to Fig. 4: eFD whose server averages over all clients, not over holders",
+            ("fjord-kd", "efd", "efd-all"),
+            tasks=("emnist-skewed",),
+            default=("emnist-skewed",),
+        ),
+        Figure(
             "beyond",
             "Beyond the paper: other methods on the same seeds, by skew of labels",
             ("fjord", "fjord-kd", "heterofl", "fedrolex", "exclusive-small", "drop-low-tier", "fedavg"),

@@ -1,7 +1,7 @@
 """What is there of a run already: nothing, a part, or all of it; a folder with other settings is refused by name."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ from fjord.recipes.find import apply_settings, find_recipe
 from fjord.report.groups import FREE, Run
 from fjord.reproduce.curves import Job
 from fjord.runs import RunFolder
-
-ABSENT = object()
+from fjord.settings import defaults
 
 
 def state(job: Job, runs: Path) -> str:
@@ -52,16 +51,11 @@ def wanted(job: Job) -> dict[str, Any]:
 def _demand_settings(job: Job, folder: RunFolder) -> None:
     """Refuse another experiment; a setting that is younger than the run had its default value then."""
     old, new = folder.config, wanted(job)
-    defaults = {f.name: _default(f) for f in fields(Experiment)}
+    young = defaults(Experiment)
     for key in sorted(new.keys() - (FREE - {"seed"})):
-        young = key not in old and key in defaults and str(defaults[key]) == str(new[key])
-        if not young and not _same(old.get(key, ABSENT), new[key]):
+        if not _same(old.get(key, young.get(key)), new[key]):
             was = f"{folder.path}: was run with {key}={old.get(key)}"
             raise ValueError(f"{was}, here it is {new[key]}; name another folder by --runs")
-
-
-def _default(field: "Field[Any]") -> Any:
-    return field.default if field.default is not MISSING else ABSENT
 
 
 def _same(old: Any, new: Any) -> bool:
