@@ -116,11 +116,11 @@ class Federation:
     step: Step | None = None
     """A server optimizer; None takes the mean as it is."""
     nova: bool = False
-    take_all: bool = False
-    """Whether weights that a client does not hold count as unchanged, in place of Eq. (1)."""
     state: ServerState = field(default_factory=ServerState)
     clock: Clock | None = None
     """Simulated time; without it rounds have none."""
+    take_all: bool = False
+    """Whether weights that a client does not hold count as unchanged, in place of Eq. (1)."""
 
     def __post_init__(self) -> None:
         self.lowest = self.space.upto(self.devices.tiers[0]).largest
