@@ -68,7 +68,7 @@ FIGURES: dict[str, Figure] = {
         Figure("fd-efd", "Federated Dropout against its extended form", ("fd", "efd")),
         Figure(
             "efd-mean",
-            "A question to Fig. 4: eFD whose server averages over all clients, not over holders",
+            "Fig. 4, if eFD's server averaged over all clients",
             ("fjord-kd", "efd", "efd-all"),
             tasks=("emnist-skewed",),
             default=("emnist-skewed",),
