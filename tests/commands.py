@@ -16,6 +16,8 @@ from pathlib import Path
 
 import torch
 
+from fjord.cli import main
+
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(["fjord.cli", "fjord.report", "torch._dynamo", "torch.export._trace"])
 
@@ -81,3 +83,13 @@ def wait_until(true: Callable[[], object], seconds: float = 10.0) -> None:
     while not true():
         assert time.monotonic() < limit
         time.sleep(0.05)
+
+
+def call(monkeypatch, *arguments: str) -> int:
+    """Run the command line in this process and return its exit code."""
+    monkeypatch.setattr(sys, "argv", ["fjord", *arguments])
+    try:
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0

@@ -2,13 +2,12 @@
 
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
 from clocks import run
-from fjord.cli import main
+from commands import call
 from fjord.report.groups import Run
 from fjord.report.reach import common_level, parse_level, reached, shown, spent, usual_levels
 from fjord.width import Width
@@ -76,15 +75,6 @@ def test_quantities_are_written_short():
 
 
 # ------------------------------------------------------------------------------------------------- as a user types
-
-
-def call(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["fjord", *arguments])
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 SMALL = ["num_rounds=4", "eval_every=1", "data.num_clients=12", "data.examples=20", "cohort_size=4", "workers=1"]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import fjord
-from fjord.cli import main
+from commands import call
 from fjord.recipes.find import apply_settings, find_recipe
 
 MINE = """
@@ -48,15 +48,6 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return tmp_path
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["fjord", *arguments])
-    try:
-        main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 def test_a_recipe_of_one_s_own_runs_into_a_folder_with_all_that_is_promised(folder, monkeypatch, capsys):

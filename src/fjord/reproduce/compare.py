@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 HOLDS, PARTLY, FAILS, OPEN = "holds", "holds in part", "does not hold", "not decided"
+ANSWERS = {"yes": True, "open": None, "no": False}
 MARGIN = {"accuracy": 1.0, "perplexity": 0.1}
 """How many points below another still counts as close to it."""
 STUDENT = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
@@ -85,13 +86,10 @@ def judged(places: Sequence[Difference | None], fine: Callable[[Difference], boo
     verdict = {"yes": HOLDS, "no": FAILS, "open": OPEN}[given[0]] if len(given) == 1 else PARTLY if by["yes"] else FAILS
     where = "; ".join(f"{word} at {', '.join(by[word])}" for word in given) + ". " if len(given) > 1 else ""
     alone = " (one seed)" if verdict != OPEN and any(d.error is None for d in known) else ""
-    return Found(verdict + alone, where + listed(known, mean))
+    return Found(verdict + alone, where + _listed(known, mean))
 
 
-ANSWERS = {"yes": True, "open": None, "no": False}
-
-
-def listed(known: Sequence[Difference], mean: bool = True) -> str:
+def _listed(known: Sequence[Difference], mean: bool = True) -> str:
     """Write differences, their mean, and of how many seeds they are."""
     seeds = min(len(d.seeds) for d in known)
     total = [f"mean {fmean(d.mean for d in known):+.3g}"] if mean and len(known) > 1 else []
