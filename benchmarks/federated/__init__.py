@@ -1,0 +1,1 @@
+"""What federated training costs, as ratios within one run."""
