@@ -29,11 +29,11 @@ class Scale:
         return self.reductions.get(task, Reduction())
 
 
-ROUNDS_100 = Reduction(("num_rounds=100", "eval_every=20"), (0,))
+SKEWED_CIFAR = Reduction(("num_rounds=50", "eval_every=10"), (0,))
 LAPTOP: dict[str, Reduction] = {
-    "cifar10": ROUNDS_100,
-    "cifar10-dirichlet-0.5": ROUNDS_100,
-    "cifar10-dirichlet-0.1": ROUNDS_100,
+    "cifar10": Reduction(("num_rounds=100", "eval_every=20"), (0,)),
+    "cifar10-dirichlet-0.5": SKEWED_CIFAR,
+    "cifar10-dirichlet-0.1": SKEWED_CIFAR,
     "cifar10-central": Reduction(
         ("epochs=4", "max_examples=5000", "batch_size=32", "max_test=2000", "eval_every=4"), (0,)
     ),
