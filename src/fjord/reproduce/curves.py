@@ -86,6 +86,9 @@ CURVES: dict[str, Curve] = {
         Curve("od", "OD", ("method=od",), alone=True),
         Curve("od-kd", "OD w/ KD", ("method=od-kd",), alone=True),
         Curve("single", "single models", ("method=single",), alone=True),
+        Curve("od-step", "OD, step 0.01", ("method=od", "lr=0.01"), alone=True),
+        Curve("od-kd-step", "OD w/ KD, step 0.01", ("method=od-kd", "lr=0.01"), alone=True),
+        Curve("single-step", "single models, step 0.01", ("method=single", "lr=0.01"), alone=True),
         Curve("random", "SM1 w/ random dropout", ("method=single",), alone=True, reads="random"),
     )
 }

@@ -67,6 +67,13 @@ FIGURES: dict[str, Figure] = {
         Figure("convergence", "Convergence of FjORD and eFD at full width", ("fjord", "fjord-kd", "efd"), "by-round"),
         Figure("fd-efd", "Federated Dropout against its extended form", ("fd", "efd")),
         Figure(
+            "fig3-step",
+            "Fig. 3, with a tenth of the step",
+            ("od-step", "od-kd-step", "single-step"),
+            tasks=("emnist-skewed",),
+            default=("emnist-skewed",),
+        ),
+        Figure(
             "efd-mean",
             "Fig. 4, if eFD's server averaged over all clients",
             ("fjord-kd", "efd", "efd-all"),

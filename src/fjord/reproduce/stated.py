@@ -20,6 +20,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "fig3",
+        "od-kd-close",
+        "Ordered Dropout with KD is close to single models at every width",
+        ("od-kd", "single"),
+        no_worse("od-kd", "single", lambda w: True),
+    ),
+    Claim(
+        "fig3",
         "random-collapses",
         "A full model collapses when units are left out at random",
         ("random", "od"),
@@ -93,6 +100,20 @@ CLAIMS: tuple[Claim, ...] = (
         ("efd", "fd"),
         above("efd", "fd", lambda w: w >= TWO_FIFTHS),
         _by_task("27.13 to 33, mean 30.94", "4.59 to 9.04, mean 7.13", "1.51 to 6.96, mean 3.96"),
+    ),
+    Claim(
+        "fig3-step",
+        "od-step-close",
+        "With a tenth of the step, Ordered Dropout is close to single models at every width",
+        ("od-step", "single-step"),
+        no_worse("od-step", "single-step", lambda w: True),
+    ),
+    Claim(
+        "fig3-step",
+        "od-kd-step-close",
+        "The same of Ordered Dropout with KD",
+        ("od-kd-step", "single-step"),
+        no_worse("od-kd-step", "single-step", lambda w: True),
     ),
     Claim(
         "efd-mean",
