@@ -30,7 +30,7 @@ CURVE = [{"1/2": 0.3, "1": 0.2}, {}, {"1/2": 0.55, "1": 0.5}, {"1/2": 0.45, "1":
 
 def toy_run(path=Path("run"), seconds=2.0, stages=1):
     rows = [scored(s, seconds, round=i, stage=stage) for stage in range(stages) for i, s in enumerate(CURVE)]
-    return Run(path, {"num_rounds": 4, "metric": "accuracy"}, {}, rows, {}, True)
+    return Run(path, {"num_rounds": 4, "metric": "accuracy"}, {}, rows, {}, 1)
 
 
 def test_time_and_bytes_to_reach_a_score_count_up_to_the_first_test_that_has_it():
@@ -45,7 +45,7 @@ def test_time_and_bytes_to_reach_a_score_count_up_to_the_first_test_that_has_it(
     assert [str(level) for level in usual_levels([run], "accuracy")] == ["1/2", "3/5", "7/10"]
     assert [str(level) for level in usual_levels([run], "perplexity")] == ["10", "5", "2"]
     assert (common_level(run, "accuracy"), common_level(run, "perplexity")) == (half, 2)
-    assert common_level(Run(Path("x"), {}, {}, [], {}, False), "accuracy") is None
+    assert common_level(Run(Path("x"), {}, {}, [], {}, 0), "accuracy") is None
 
 
 def test_models_that_are_trained_one_after_the_other_add_up(tmp_path):

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import platform
+import resource
 import signal
 import socket
 import time
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -163,5 +166,25 @@ def test_a_result_that_cannot_be_sent_is_an_error_of_the_job() -> None:
     try:
         with pytest.raises(WorkerError, match="pickle"):
             list(pool.map("make", range(2)))
+    finally:
+        pool.close()
+
+
+def pages_cleared(_: object) -> int:
+    """Return the fewest pages that the system clears for one of ten blocks of 40 MB, each freed: 10,240, or few."""
+
+    def cleared() -> int:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(10 << 20)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    return min(cleared() for _ in range(10))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
+def test_workers_keep_freed_memory_for_their_next_step() -> None:
+    pool = Pool({"count": pages_cleared}, 1)
+    try:
+        assert list(pool.map("count", [None])) < [1000]
     finally:
         pool.close()

@@ -1,5 +1,6 @@
 """Runs that are killed, interrupted or starved of disk: nothing is lost, and the weights are those of a calm run."""
 
+import gzip
 import json
 import os
 import signal
@@ -338,3 +339,14 @@ def test_a_run_of_several_models_resumes_in_the_middle_of_any(tmp_path):
         mine, wanted = load_file(tmp_path / "several" / name), load_file(tmp_path / "calm" / name)
         assert all(mine[key].equal(wanted[key]) for key in wanted)
     assert len(rows(tmp_path / "several")) == 6
+    small = tmp_path / "small"  # what results keep of a run: no weights, and here of its first model only
+    small.mkdir()
+    (small / "config.json").write_bytes((tmp_path / "calm" / "config.json").read_bytes())
+    whole = (tmp_path / "calm" / "metrics.jsonl").read_bytes()
+    (small / "metrics.jsonl.gz").write_bytes(gzip.compress(b"".join(whole.splitlines(keepends=True)[:3])))
+    rounds = []
+    fjord.run(experiment, small, resume=True, on_round=lambda record, done, total: rounds.append(done))
+    assert rounds == [4, 5, 6]
+    mine, wanted = (load_file(tmp_path / name / "model-1.safetensors") for name in ("small", "calm"))
+    assert all(mine[key].equal(wanted[key]) for key in wanted)
+    assert [row["loss"] for row in rows(small)] == [row["loss"] for row in rows(tmp_path / "calm")]

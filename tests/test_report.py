@@ -132,7 +132,7 @@ def test_a_method_with_a_model_for_each_width_is_read_across_its_stages(tmp_path
     shown = cells(text_of(make(tmp_path / "a", small + large, method="efd", targets=["1/2", "1"])))["efd"]
     assert (shown["rounds"], shown["width 1/2"], shown["width 1"]) == ("2 x 4", "40.0%", "60.0%")
     half = make(tmp_path / "b", small, method="efd", targets=["1/2", "1"])
-    assert "4 of 4 rounds are done" in text_of(half), "the wider model is still to come"
+    assert "4 of 4 rounds of model 1 of 2, of width 1/2, are done" in text_of(half), "the wider model is still to come"
 
 
 def test_worst_decile_tiers_and_costs_equal_those_counted_by_hand(tmp_path):

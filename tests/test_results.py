@@ -230,6 +230,30 @@ def test_packed_runs_are_the_same_runs(tmp_path):
     assert (tmp_path / "again" / "cifar10/fjord/0/metrics.jsonl.gz").read_bytes() == first
 
 
+def test_of_a_run_of_several_models_those_that_are_done_count_and_decide_nothing(tmp_path):
+    """eFD has two of its three models, and a round of the third."""
+    for curve in ("fjord", "fjord-kd"):
+        fake(tmp_path / "runs", "cifar10", curve, 0, {"1/5": 1, "2/5": 2, "1": 3})
+    folder = fake(tmp_path / "runs", "cifar10", "efd", 0, {"1/5": 9}, targets=["1/5", "2/5", "1"])
+    first, kinds = folder.metrics(), {"loss": 1.0, "accuracy": 0.08, "perplexity": 8.0}
+    second = [{**row, "stage": 1, "target": "2/5", "scores": {"2/5": kinds} if row["scores"] else {}} for row in first]
+    third = {**first[0], "stage": 2, "target": "1", "scores": {"1": kinds}}
+    folder.append([*second, third])
+    pack(tmp_path / "runs", tmp_path / "small")
+    small = RunFolder(tmp_path / "small" / "cifar10" / "efd" / "0")
+    assert small.metrics() == [*first, *second]
+    for runs in (tmp_path / "runs", tmp_path / "small"):
+        curves = found(runs, "cifar10", "fjord", "fjord-kd", "efd")
+        assert {str(w): stat.mean for w, stat in curves["efd"].stats.items()} == {"1/5": 9, "2/5": 8}
+        for name in ("above-efd", "above-best-efd", "smoother"):
+            said = claims.decide(_claim(name), curves)
+            assert (said.verdict, said.details) == ("not decided", "models are missing: efd, seed 0 has 2 of 3 models")
+        section = make(FIGURES["convergence"], runs)
+        assert [row[0] for row in section.tables[0].rows] == ["FjORD", "FjORD w/ KD"]
+        assert len(section.panels[0].series) == 2
+        assert section.unfinished[0].startswith("cifar10/efd/0: ")
+
+
 def test_notes_are_read_by_heading(tmp_path):
     (tmp_path / "notes.md").write_text("Preface.\n\n## fig4\nA **b**.\n\nC.\n## svd\nD\n")
     assert read_notes(tmp_path / "notes.md") == {"fig4": "A **b**.\n\nC.", "svd": "D"}

@@ -76,9 +76,10 @@ class _Runner:
         """Go back to the last checkpoint, if there is one yet."""
         for draft in self.folder.path.glob(".*.tmp"):  # what a kill left half written
             draft.unlink()
-        tensors, info = self.folder.load_checkpoint() if self.folder.checkpoint.exists() else ({}, {})
-        self.stage, rounds = info.get("stage", 0), info.get("round", 0)
-        self.restored = (tensors, info) if info else None
+        first = {"stage": self.folder.start(self.experiment.num_rounds), "round": 0}
+        tensors, info = self.folder.load_checkpoint() if self.folder.checkpoint.exists() else ({}, first)
+        self.stage, rounds = info["stage"], info["round"]
+        self.restored = (tensors, info)
         self.folder.keep_rows(lambda row: (row["stage"], row["round"]) < (self.stage, rounds))
 
     def run(self, models: Iterable[Federation]) -> None:
@@ -113,7 +114,7 @@ class _Runner:
         name = "model" if stages == 1 else f"model-{str(federation.target).replace('/', 'of')}"
         federation.model.save(self.folder.path / f"{name}.safetensors")
         scores = _client_scores(federation, tested)
-        known = self.folder.read_json("clients.json") if (self.folder.path / "clients.json").exists() else {}
+        known = self.folder.read_json("clients.json") if self.folder.has("clients.json") else {}
         self.folder.write_json("clients.json", _widest(known, scores))
         self.folder.save_checkpoint({}, {"stage": self.stage + 1, "round": 0})
 

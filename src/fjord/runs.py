@@ -138,6 +138,14 @@ class RunFolder:
         loaded: dict[str, str] = self.read_json("env.json")
         return loaded
 
+    def start(self, num_rounds: int) -> int:
+        """Return the model that a run without a checkpoint goes on with.
+
+        The first, unless the folder was made small: then it has metrics of whole models, whose weights are elsewhere.
+        """
+        packed = (self.path / "metrics.jsonl.gz").exists() and not (self.path / "metrics.jsonl").exists()
+        return whole_models(self.metrics(), num_rounds) if packed else 0
+
     def metrics(self) -> list[dict[str, Any]]:
         """Return all whole rows."""
         try:
@@ -156,6 +164,15 @@ class RunFolder:
         """Read the checkpoint."""
         tensors, metadata = read_tensors(self.checkpoint)
         return tensors, json.loads(metadata["run"])
+
+
+def whole_models(rows: Iterable[Mapping[str, Any]], num_rounds: int) -> int:
+    """Count the models that rows of metrics follow to their last round.
+
+    >>> whole_models([{"round": 0}, {"round": 1}, {"round": 0}], num_rounds=2)
+    1
+    """
+    return sum(row["round"] + 1 == num_rounds for row in rows)
 
 
 def environment() -> dict[str, str]:

@@ -15,6 +15,7 @@ from rich.text import Text
 from fjord.cli import alone
 from fjord.cli.display import Display, results_table, spent, warnings_of
 from fjord.cli.engines import ENGINES, Where
+from fjord.engines.memory import keep_memory
 from fjord.experiment import Experiment
 from fjord.methods import METHODS
 from fjord.recipes import central, theorem1
@@ -42,6 +43,7 @@ def run(
     min_replies: Annotated[int, typer.Option(help="With Flower: fewer leave the model as it was.")] = 1,
 ) -> None:
     """Run a recipe into a run folder; end with a table and the path of an HTML page."""
+    keep_memory()  # of this process, which trains if there is one worker
     where = Where(engine, superlink, deadline, min_replies)
     chosen = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     if resume is not None:

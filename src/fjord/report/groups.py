@@ -3,11 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fjord.runs import RunFolder
+from fjord.runs import RunFolder, whole_models
 
 FREE = {"seed", "recipe", "workers", "checkpoint_seconds", "log"}
 """Settings in which the runs of one group may differ: the seed, and what does not change results."""
@@ -25,7 +25,8 @@ class Run:
     rows: list[dict[str, Any]]
     clients: dict[str, dict[str, Any]]
     """How each client of the test set does; empty until a model is fully trained."""
-    finished: bool
+    models_done: int
+    """How many of its models are trained to their last round, and tested."""
 
     @classmethod
     def read(cls, folder: RunFolder) -> "Run":
@@ -37,7 +38,23 @@ class Run:
         rows = folder.metrics()
         tested = folder.has("clients.json")
         clients = folder.read_json("clients.json") if tested else {}
-        return cls(folder.path, config, folder.env, rows, clients, tested and _finished(config, rows))
+        done = whole_models(rows, config["num_rounds"]) if tested else 0
+        return cls(folder.path, config, folder.env, rows, clients, done)
+
+    @property
+    def models(self) -> int:
+        """How many models it trains, one after the other."""
+        return len(self.config.get("targets", [1]))
+
+    @property
+    def finished(self) -> bool:
+        """Whether all models are done."""
+        return self.models_done == self.models
+
+    @property
+    def whole(self) -> "Run":
+        """The same run without the rounds of a model that is not done."""
+        return replace(self, rows=[row for row in self.rows if row["stage"] < self.models_done])
 
     @property
     def recipe(self) -> str:
@@ -49,16 +66,9 @@ class Run:
         """How far the run has come, in words."""
         if not self.rows:
             return "no round is done yet"
-        last, total = self.rows[-1], self.config["num_rounds"]
-        models = f" of model {last['stage'] + 1}, of width {last['target']}" if last["stage"] else ""
-        return f"{last['round'] + 1} of {total} rounds{models} are done"
-
-
-def _finished(config: Config, rows: Sequence[dict[str, Any]]) -> bool:
-    """Say whether all models are trained to their last round."""
-    if not rows or rows[-1]["round"] + 1 < config["num_rounds"]:
-        return False
-    return bool(rows[-1]["stage"] + 1 == len(config.get("targets", [1])))
+        last = self.rows[-1]
+        which = f" of model {last['stage'] + 1} of {self.models}, of width {last['target']}," if self.models > 1 else ""
+        return f"{last['round'] + 1} of {self.config['num_rounds']} rounds{which} are done"
 
 
 @dataclass(frozen=True)

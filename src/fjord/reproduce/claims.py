@@ -126,4 +126,7 @@ def far_behind(one: str, others: tuple[str, ...], gap: float = 10.0) -> Rule:
 def decide(claim: Claim, found: Curves) -> Found:
     """Return what the runs of a task say of a claim."""
     missing = [name for name in claim.curves if name not in found]
-    return Found(OPEN, f"there is no finished run of {', '.join(missing)}") if missing else claim.rule(found)
+    if missing:
+        return Found(OPEN, f"there is no finished run of {', '.join(missing)}")
+    lacking = [f"{name}, {found[name].lacking}" for name in claim.curves if found[name].lacking]
+    return Found(OPEN, f"models are missing: {'; '.join(lacking)}") if lacking else claim.rule(found)

@@ -29,6 +29,12 @@ class Measured:
     """By seed."""
 
     @property
+    def lacking(self) -> str:
+        """Which of its runs have only a part of their models, in words."""
+        parts = [run for run in self.runs.values() if not run.finished]
+        return "; ".join(f"seed {run.config['seed']} has {run.models_done} of {run.models} models" for run in parts)
+
+    @property
     def metric(self) -> str:
         """What is scored: accuracy or perplexity."""
         return str(next(iter(self.runs.values())).config["metric"])
@@ -97,10 +103,10 @@ def _random(draws: Mapping[str, list[float]], metric: str) -> float:
 
 
 def measure(task: Task, curve: Curve, runs: Path) -> tuple[Measured | None, list[str]]:
-    """Read the runs of a curve: the finished ones, whose settings must be the same, and how far the others are."""
+    """Read the runs of a curve: the models that are done, of the same settings, and how far unfinished runs are."""
     read = [Run.read(RunFolder(path)) for path in _seeds(runs / place(task, curve))]
     left = [f"{place(task, curve)}/{run.path.name}: {run.progress}" for run in read if not run.finished]
-    done = {int(run.config["seed"]): run for run in read if run.finished}
+    done = {int(run.config["seed"]): run.whole for run in read if run.models_done}
     settings = {json.dumps(fixed(run.config), sort_keys=True): run.path for run in done.values()}
     if len(settings) > 1:
         names = " and ".join(map(str, list(settings.values())[:2]))

@@ -1,4 +1,4 @@
-"""Copies finished runs without their weights, small enough to be kept beside the code."""
+"""Copies runs without their weights, small enough to be kept beside the code: all their models that are done."""
 
 import gzip
 import shutil
@@ -12,37 +12,42 @@ from fjord.reproduce.measured import measure
 PLAIN, PACKED = ("config.json", "env.json"), ("metrics.jsonl", "clients.json")
 
 
-def finished(runs: Path) -> Iterator[Path]:
-    """Yield the folders, under RUNS, of all runs of known curves that are finished."""
+def finished(runs: Path) -> Iterator[tuple[Path, int | None]]:
+    """Yield the folders, under RUNS, of all runs that have a model that is done, and how many rows (None: all) it has.
+
+    Rounds of a model that is not done are left out: without its weights nobody can go on from there.
+    """
     for task in TASKS.values():
         for curve in CURVES.values():
             if curve.reads == "scores" and (not curve.alone or task.central):
                 found, _ = measure(task, curve, runs)
-                yield from (Path(place(task, curve)) / str(seed) for seed in (found.runs if found else ()))
+                for seed, run in found.runs.items() if found else ():
+                    yield Path(place(task, curve)) / str(seed), len(run.rows)
     for name in ("paper", "decaying"):
-        yield from (Path("theorem1") / name / str(seed) for seed in svd_runs(runs, name))
+        yield from ((Path("theorem1") / name / str(seed), None) for seed in svd_runs(runs, name))
     if (runs / "table1b" / "0" / "config.json").exists():
-        yield Path("table1b/0")
+        yield Path("table1b/0"), None
 
 
 def pack(runs: Path, target: Path) -> int:
     """Copy them: settings as they are, metrics and client scores packed, bit for bit; return the bytes written."""
     size = 0
-    for name in finished(runs):
+    for name, rows in finished(runs):
         source, place = runs / name, target / name
         place.mkdir(parents=True, exist_ok=True)
         for file in PLAIN:
             shutil.copyfile(source / file, place / file)
         for file in PACKED:
-            _pack(source, place, file)
+            _pack(source, place, file, rows if file == "metrics.jsonl" else None)
         size += sum(path.stat().st_size for path in place.iterdir())
     return size
 
 
-def _pack(source: Path, place: Path, file: str) -> None:
-    """Pack one file; what is packed already is copied as it is."""
+def _pack(source: Path, place: Path, file: str, lines: int | None) -> None:
+    """Pack the first lines of a file; what is packed already is copied as it is."""
     if (source / file).exists():
+        content = b"".join((source / file).read_bytes().splitlines(keepends=True)[:lines])
         # Without a time in it, the same run gives the same bytes.
-        (place / f"{file}.gz").write_bytes(gzip.compress((source / file).read_bytes(), mtime=0))
+        (place / f"{file}.gz").write_bytes(gzip.compress(content, mtime=0))
     elif (source / f"{file}.gz").exists():
         shutil.copyfile(source / f"{file}.gz", place / f"{file}.gz")

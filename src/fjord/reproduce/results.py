@@ -21,6 +21,7 @@ INTRODUCTION = (
     "cent; Shakespeare in negative perplexity, as in the paper: more is better everywhere. Mean ± sample standard "
     "deviation over seeds. The paper's numbers are those of its text; none is read off a picture."
 )
+UNFINISHED = "Unfinished; only models that are done are in the numbers"
 VERDICTS = ["task", "the claim", "verdict", "here", "the paper's number", "runs"]
 
 
@@ -89,7 +90,7 @@ def _markdown(sections: Sequence[Section], pictures: Mapping[str, str], notes: M
         if not one.tables:
             yield "There is no finished run yet.\n"
         if one.unfinished:
-            yield f"Unfinished, and in no number: {'; '.join(one.unfinished)}.\n"
+            yield f"{UNFINISHED}: {'; '.join(one.unfinished)}.\n"
         if name in notes:
             yield f"{notes[name]}\n"
 
@@ -131,7 +132,7 @@ def _page(
         if not one.tables:
             yield "<p class='note'>There is no finished run yet.</p>"
         if one.unfinished:
-            yield f"<p class='note'>Unfinished, and in no number: {escape('; '.join(one.unfinished))}.</p>"
+            yield f"<p class='note'>{UNFINISHED}: {escape('; '.join(one.unfinished))}.</p>"
         if one.figure.name in notes:
             yield _paragraphs(notes[one.figure.name])
     yield "</body>\n</html>\n"

@@ -148,6 +148,8 @@ def _by_round(task: Task, found: list[Measured]) -> Table:
     rows = []
     for one in found:
         curve = _stats(one.curve_at(ONE))
+        if not curve:
+            continue  # of its models the full one is still missing
         marks = [min(curve, key=lambda done: abs(done - share * one.rounds)) for share in (0.25, 0.5, 1)]
         rows.append([one.curve.label, str(len(one.runs)), *(shown(curve[mark], 3) for mark in marks), one.folders])
     head = ["", "seeds", "after 1/4 of the rounds", "after 1/2", "at the end", "runs"]
