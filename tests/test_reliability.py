@@ -342,11 +342,30 @@ def test_a_run_of_several_models_resumes_in_the_middle_of_any(tmp_path):
     small = tmp_path / "small"  # what results keep of a run: no weights, and here of its first model only
     small.mkdir()
     (small / "config.json").write_bytes((tmp_path / "calm" / "config.json").read_bytes())
+    (small / "env.json").write_text('{"commit": "an older one"}')
+    served = json.loads((tmp_path / "calm" / "clients.json").read_text())
+    low = {client: row | {"width": None} if row["width"] == "1" else row for client, row in served.items()}
+    assert low != served
+    (small / "clients.json.gz").write_bytes(gzip.compress(json.dumps(low).encode()))
     whole = (tmp_path / "calm" / "metrics.jsonl").read_bytes()
     (small / "metrics.jsonl.gz").write_bytes(gzip.compress(b"".join(whole.splitlines(keepends=True)[:3])))
     rounds = []
-    fjord.run(experiment, small, resume=True, on_round=lambda record, done, total: rounds.append(done))
-    assert rounds == [4, 5, 6]
+
+    def until(last: int) -> None:
+        def on_round(record: fjord.RoundRecord, done: int, total: int) -> None:
+            rounds.append(done)
+            if done == last:
+                raise Stop
+
+        fjord.run(replace(experiment, checkpoint_seconds=1e9), small, resume=True, on_round=on_round)
+
+    with pytest.raises(Stop):
+        until(4)  # before its first checkpoint
+    until(7)
+    until(7)  # nothing is left to do
+    assert rounds == [4, 4, 5, 6]
+    assert json.loads((small / "clients.json").read_text()) == served
+    assert json.loads((small / "env.json").read_text())["commit"].startswith("an older one, ")
     mine, wanted = (load_file(tmp_path / name / "model-1.safetensors") for name in ("small", "calm"))
     assert all(mine[key].equal(wanted[key]) for key in wanted)
     assert [row["loss"] for row in rows(small)] == [row["loss"] for row in rows(tmp_path / "calm")]

@@ -220,7 +220,9 @@ def _claims_of(*names):
 
 def test_packed_runs_are_the_same_runs(tmp_path):
     folder = fake(tmp_path / "runs", "cifar10", "fjord", 0, by_width(1, 2, 3, 4, 5))
-    assert 0 < pack(tmp_path / "runs", tmp_path / "small") < 3000
+    size, left = pack(tmp_path / "runs", tmp_path / "small")
+    assert 0 < size < 3000
+    assert left == []
     small = RunFolder(tmp_path / "small" / "cifar10" / "fjord" / "0")
     assert small.metrics() == folder.metrics()
     assert Run.read(small).finished
@@ -248,10 +250,38 @@ def test_of_a_run_of_several_models_those_that_are_done_count_and_decide_nothing
         for name in ("above-efd", "above-best-efd", "smoother"):
             said = claims.decide(_claim(name), curves)
             assert (said.verdict, said.details) == ("not decided", "models are missing: efd, seed 0 has 2 of 3 models")
+        row = make(FIGURES["fig4"], runs).tables[0].rows[1]
+        assert row[:5] == ["eFD", "0 + 1 in part", "9.00", "8.00", "\N{EN DASH}"]
         section = make(FIGURES["convergence"], runs)
         assert [row[0] for row in section.tables[0].rows] == ["FjORD", "FjORD w/ KD"]
         assert len(section.panels[0].series) == 2
         assert section.unfinished[0].startswith("cifar10/efd/0: ")
+
+
+def test_a_seed_that_has_all_its_models_decides_without_those_that_do_not(tmp_path):
+    for seed in (0, 1):
+        fake(tmp_path, "cifar10", "fjord-kd", seed, {"1/5": 8, "1": 8})
+        folder = fake(tmp_path, "cifar10", "efd", seed, {"1/5": 7 - seed}, targets=["1/5", "1"])
+    folder.append({**row, "stage": 1, "scores": _renamed(row["scores"], "1/5", "1")} for row in folder.metrics())
+    curves = found(tmp_path, "cifar10", "fjord-kd", "efd")
+    assert curves["efd"].count == "1 + 1 in part"
+    said = claims.decide(_claim("above-efd"), curves)
+    assert (said.verdict, said.details) == ("holds (one seed)", "1: +2; 1 seed")
+
+
+def _renamed(scores, old, new):
+    return {new: scores[old]} if old in scores else {}
+
+
+def test_what_is_kept_is_not_replaced_by_less(tmp_path):
+    folder = fake(tmp_path / "runs", "cifar10", "efd", 0, {"1/5": 9}, targets=["1/5", "1"])
+    first = folder.metrics()
+    folder.append({**row, "stage": 1, "target": "1"} for row in first)
+    pack(tmp_path / "runs", tmp_path / "small")
+    folder.keep_rows(lambda row: row["stage"] == 0)
+    _, left = pack(tmp_path / "runs", tmp_path / "small")
+    assert left == [f"cifar10/efd/0: has more models than {folder.path}"]
+    assert Run.read(RunFolder(tmp_path / "small" / "cifar10" / "efd" / "0")).finished
 
 
 def test_notes_are_read_by_heading(tmp_path):

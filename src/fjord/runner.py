@@ -73,11 +73,10 @@ class _Runner:
     cost: float = 0.0
 
     def resume(self) -> None:
-        """Go back to the last checkpoint, if there is one yet."""
+        """Go back to the last checkpoint."""
         for draft in self.folder.path.glob(".*.tmp"):  # what a kill left half written
             draft.unlink()
-        first = {"stage": self.folder.start(self.experiment.num_rounds), "round": 0}
-        tensors, info = self.folder.load_checkpoint() if self.folder.checkpoint.exists() else ({}, first)
+        tensors, info = self.folder.go_on(self.experiment.num_rounds)
         self.stage, rounds = info["stage"], info["round"]
         self.restored = (tensors, info)
         self.folder.keep_rows(lambda row: (row["stage"], row["round"]) < (self.stage, rounds))

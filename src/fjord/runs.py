@@ -138,14 +138,6 @@ class RunFolder:
         loaded: dict[str, str] = self.read_json("env.json")
         return loaded
 
-    def start(self, num_rounds: int) -> int:
-        """Return the model that a run without a checkpoint goes on with.
-
-        The first, unless the folder was made small: then it has metrics of whole models, whose weights are elsewhere.
-        """
-        packed = (self.path / "metrics.jsonl.gz").exists() and not (self.path / "metrics.jsonl").exists()
-        return whole_models(self.metrics(), num_rounds) if packed else 0
-
     def metrics(self) -> list[dict[str, Any]]:
         """Return all whole rows."""
         try:
@@ -160,10 +152,29 @@ class RunFolder:
         """Write a checkpoint in place of the last one, whole or not at all."""
         write(self.checkpoint, tensors, {"run": json.dumps(dict(info))})
 
-    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Read the checkpoint."""
+    def go_on(self, num_rounds: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a run goes on from, and add to its environment the one it goes on in.
+
+        Without a checkpoint that is the first model. A folder that was made small has metrics of whole models, whose
+        weights are elsewhere: it goes on with the next, and a checkpoint says so before its metrics are touched.
+        """
+        if not self.checkpoint.exists():
+            packed = (self.path / "metrics.jsonl.gz").exists() and not (self.path / "metrics.jsonl").exists()
+            stage = whole_models(self.metrics(), num_rounds) if packed else 0
+            self.save_checkpoint({}, {"stage": stage, "round": 0, "epoch": 0})
+        known = self.env if self.has("env.json") else {}
+        self.write_json("env.json", {key: _also(known.get(key), value) for key, value in environment().items()})
         tensors, metadata = read_tensors(self.checkpoint)
         return tensors, json.loads(metadata["run"])
+
+
+def _also(known: str | None, value: str) -> str:
+    """Add a value to those that are known.
+
+    >>> _also("2.13.0, 2.14.0", "2.13.0"), _also("c8a38cc", "50cdd1e"), _also(None, "x86_64")
+    ('2.13.0, 2.14.0', 'c8a38cc, 50cdd1e', 'x86_64')
+    """
+    return ", ".join(dict.fromkeys([*(known.split(", ") if known else ()), value]))
 
 
 def whole_models(rows: Iterable[Mapping[str, Any]], num_rounds: int) -> int:

@@ -59,8 +59,7 @@ class _Begun:
 
 def _begun(folder: RunFolder, config: dict[str, Any]) -> _Begun:
     demand_same(folder, config, Central)
-    first = {"stage": folder.start(config["num_rounds"]), "epoch": 0}
-    tensors, info = folder.load_checkpoint() if folder.checkpoint.exists() else ({}, first)
+    tensors, info = folder.go_on(config["num_rounds"])
     begun = _Begun(info["stage"], info["epoch"], tensors or None)
     folder.keep_rows(lambda row: (row["stage"], row["round"]) < (begun.stage, begun.epoch))
     return begun

@@ -135,12 +135,14 @@ def results(
     output: Annotated[Path, typer.Option(help="The file to write; runs are copied beside it.")] = Path("RESULTS.md"),
     notes: Annotated[Path | None, typer.Option(help="What you have to say (default: notes.md beside them).")] = None,
 ) -> None:
-    """Copy finished runs without weights into results/ beside RESULTS.md, and write that file from the copy."""
+    """Copy what is done of the runs, without weights, into results/ beside RESULTS.md, and write that file from it."""
     _demand_folder("RUNS", runs)
     kept = output.parent / "results"
     if runs.resolve() != kept.resolve():
-        size = pack(runs, kept)
+        size, left = pack(runs, kept)
         out.print(f"Runs: {kept}, {size / 1e6:.2f} MB", markup=False, soft_wrap=True)
+        for text in left:
+            out.print(f"Left as it is: {text}", markup=False, soft_wrap=True, style="yellow")
     sections = [make(figure, kept) for figure in FIGURES.values()]
     drawn = {one.figure.name: draw_section(one, kept, kept / "figures") for one in sections}
     pictures = {name: path for name, path in drawn.items() if path}

@@ -43,7 +43,6 @@ def run(
     min_replies: Annotated[int, typer.Option(help="With Flower: fewer leave the model as it was.")] = 1,
 ) -> None:
     """Run a recipe into a run folder; end with a table and the path of an HTML page."""
-    keep_memory()  # of this process, which trains if there is one worker
     where = Where(engine, superlink, deadline, min_replies)
     chosen = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
     if resume is not None:
@@ -62,6 +61,8 @@ def run(
     chosen = [lasting_setting(setting) for setting in chosen]
     experiment = apply_settings(find_recipe(recipe)(), chosen)
     known = {"name": lasting(recipe), "set": chosen}
+    if experiment.workers == 1:
+        keep_memory()  # this process trains
     while True:
         folder = resume or output or RunFolder.free(Path("runs") / experiment.name / str(experiment.seed))
         try:

@@ -3,8 +3,8 @@
 import ctypes
 import platform
 
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-"""Numbers of `mallopt`, from malloc.h."""
+TRIM_THRESHOLD, MMAP_MAX = -1, -4
+"""Numbers of `mallopt`, from malloc.h: how much may lie free before it is given back; how many blocks lie apart."""
 LARGEST = 2**31 - 1
 
 
@@ -17,4 +17,4 @@ def keep_memory() -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     library = ctypes.CDLL(None)
-    return all(library.mallopt(option, LARGEST) for option in (TRIM_THRESHOLD, MMAP_THRESHOLD))
+    return bool(library.mallopt(MMAP_MAX, 0) and library.mallopt(TRIM_THRESHOLD, LARGEST))

@@ -128,5 +128,6 @@ def decide(claim: Claim, found: Curves) -> Found:
     missing = [name for name in claim.curves if name not in found]
     if missing:
         return Found(OPEN, f"there is no finished run of {', '.join(missing)}")
-    lacking = [f"{name}, {found[name].lacking}" for name in claim.curves if found[name].lacking]
-    return Found(OPEN, f"models are missing: {'; '.join(lacking)}") if lacking else claim.rule(found)
+    finished = {name: found[name].finished for name in claim.curves}
+    lacking = [f"{name}, {found[name].lacking}" for name, one in finished.items() if not one.runs]
+    return Found(OPEN, f"models are missing: {'; '.join(lacking)}") if lacking else claim.rule(finished)

@@ -1,9 +1,9 @@
-"""What the finished runs of a curve came to, in points of which more is better: per cent, or negative perplexity."""
+"""What the runs of a curve came to, in points of which more is better: per cent, or negative perplexity."""
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +21,7 @@ Points = Mapping[Width, Mapping[int, float]]
 
 @dataclass(frozen=True)
 class Measured:
-    """A curve of a task, over the seeds that are finished."""
+    """A curve of a task, over the seeds that have a model that is done."""
 
     task: Task
     curve: Curve
@@ -29,10 +29,21 @@ class Measured:
     """By seed."""
 
     @property
+    def finished(self) -> "Measured":
+        """The same curve over the seeds that have all their models."""
+        return replace(self, runs={seed: run for seed, run in self.runs.items() if run.finished})
+
+    @property
     def lacking(self) -> str:
-        """Which of its runs have only a part of their models, in words."""
+        """Which models the others have, in words."""
         parts = [run for run in self.runs.values() if not run.finished]
         return "; ".join(f"seed {run.config['seed']} has {run.models_done} of {run.models} models" for run in parts)
+
+    @property
+    def count(self) -> str:
+        """How many seeds it has, for a label."""
+        whole, parts = len(self.finished.runs), len(self.runs) - len(self.finished.runs)
+        return f"{whole} + {parts} in part" if parts else str(whole)
 
     @property
     def metric(self) -> str:
@@ -48,7 +59,7 @@ class Measured:
 
     def _scores(self, run: Run) -> dict[Width, float]:
         if self.curve.reads == "random":
-            return {Width(w): _random(draws, self.metric) for w, draws in run.rows[-1]["random"].items()}
+            return {Width(w): _random(draws, self.metric) for w, draws in run.rows[-1].get("random", {}).items()}
         return {width: as_points(score, self.metric) for width, score in numbers.final_scores(run, self.metric).items()}
 
     @property

@@ -8,11 +8,12 @@ from pathlib import Path
 from fjord.reproduce.curves import CURVES, TASKS, place
 from fjord.reproduce.exact import svd_runs
 from fjord.reproduce.measured import measure
+from fjord.runs import RunFolder
 
 PLAIN, PACKED = ("config.json", "env.json"), ("metrics.jsonl", "clients.json")
 
 
-def finished(runs: Path) -> Iterator[tuple[Path, int | None]]:
+def worth_keeping(runs: Path) -> Iterator[tuple[Path, int | None]]:
     """Yield the folders, under RUNS, of all runs that have a model that is done, and how many rows (None: all) it has.
 
     Rounds of a model that is not done are left out: without its weights nobody can go on from there.
@@ -29,18 +30,24 @@ def finished(runs: Path) -> Iterator[tuple[Path, int | None]]:
         yield Path("table1b/0"), None
 
 
-def pack(runs: Path, target: Path) -> int:
-    """Copy them: settings as they are, metrics and client scores packed, bit for bit; return the bytes written."""
-    size = 0
-    for name, rows in finished(runs):
+def pack(runs: Path, target: Path) -> tuple[int, list[str]]:
+    """Copy them: settings as they are, metrics and client scores packed, bit for bit.
+
+    Return the bytes written, and what was left as it is, as the copy that is there goes further.
+    """
+    size, left = 0, list[str]()
+    for name, rows in worth_keeping(runs):
         source, place = runs / name, target / name
+        if rows is not None and place.exists() and len(RunFolder(place).metrics()) > rows:
+            left.append(f"{name}: has more models than {source}")
+            continue
         place.mkdir(parents=True, exist_ok=True)
         for file in PLAIN:
             shutil.copyfile(source / file, place / file)
         for file in PACKED:
             _pack(source, place, file, rows if file == "metrics.jsonl" else None)
         size += sum(path.stat().st_size for path in place.iterdir())
-    return size
+    return size, left
 
 
 def _pack(source: Path, place: Path, file: str, lines: int | None) -> None:

@@ -62,9 +62,9 @@ class Section:
 
 
 def section(figure: Figure, runs: Path) -> Section:
-    """Make the section of a figure from the finished runs there are."""
+    """Make the section of a figure from the runs there are."""
     read = {task: [measure(task, curve, runs) for curve in figure.lines()] for task in figure.candidates()}
-    parts = {task: [one for one, _ in pairs if one] for task, pairs in read.items()}
+    parts = {task: [one for one, _ in pairs if one and _fits(figure, one)] for task, pairs in read.items()}
     parts = {t: found for t, found in parts.items() if len(found) >= (len(figure.curves) if t.probe else 1)}
     make = by_round if figure.kind == "by-round" else by_width
     return Section(
@@ -75,6 +75,11 @@ def section(figure: Figure, runs: Path) -> Section:
         tuple(make(task, found) for task, found in parts.items()),
         tuple(text for pairs in read.values() for _, left in pairs for text in left),
     )
+
+
+def _fits(figure: Figure, one: Measured) -> bool:
+    """Say whether a curve has what a figure shows: of several models the full one may still be missing."""
+    return figure.kind != "by-round" or ONE in one.points
 
 
 def verdicts(figure: Figure, parts: Mapping[Task, list[Measured]]) -> Iterator[Verdict]:
@@ -118,7 +123,7 @@ def _title(task: Task, found: list[Measured]) -> str:
 
 
 def _label(one: Measured) -> str:
-    return f"{one.curve.label} (n={len(one.runs)})"
+    return f"{one.curve.label} (n={one.count})"
 
 
 def unit(one: Measured) -> str:
@@ -138,9 +143,7 @@ def tables(figure: Figure, task: Task, found: list[Measured]) -> list[Table]:
 
 def _by_width(task: Task, found: list[Measured]) -> Table:
     widths: list[Width] = sorted({width for one in found for width in one.stats})
-    rows = [
-        [one.curve.label, str(len(one.runs)), *(shown(one.stats.get(w)) for w in widths), one.folders] for one in found
-    ]
+    rows = [[one.curve.label, one.count, *(shown(one.stats.get(w)) for w in widths), one.folders] for one in found]
     return Table(f"{_title(task, found)}: {unit(found[0])}", ["", "seeds", *(f"p = {w}" for w in widths), "runs"], rows)
 
 
@@ -148,10 +151,9 @@ def _by_round(task: Task, found: list[Measured]) -> Table:
     rows = []
     for one in found:
         curve = _stats(one.curve_at(ONE))
-        if not curve:
-            continue  # of its models the full one is still missing
         marks = [min(curve, key=lambda done: abs(done - share * one.rounds)) for share in (0.25, 0.5, 1)]
-        rows.append([one.curve.label, str(len(one.runs)), *(shown(curve[mark], 3) for mark in marks), one.folders])
+        count = str(curve[marks[-1]].count)
+        rows.append([one.curve.label, count, *(shown(curve[mark], 3) for mark in marks), one.folders])
     head = ["", "seeds", "after 1/4 of the rounds", "after 1/2", "at the end", "runs"]
     return Table(f"{_title(task, found)}: test loss at full width", head, rows)
 
