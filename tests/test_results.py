@@ -59,6 +59,13 @@ def test_a_claim_holds_where_the_difference_of_each_seed_is_above_its_noise(tmp_
     )
     best = claims.decide(_claim("above-best-efd"), found(tmp_path, "cifar10", "fjord-kd", "efd"))
     assert (best.verdict, best.details) == ("holds", "1 against 2/5: +5 ± 1.2; 3 seeds")
+    for seed in range(3):
+        fake(tmp_path, "femnist", "efd", seed, by_width(90, 10, 10, 10, 10))
+        fake(tmp_path, "femnist", "fjord-kd", seed, by_width(10, 10, 10, 10, 20 + seed))
+    with_all = claims.decide(_claim("above-best-of-all"), found(tmp_path, "femnist", "fjord-kd", "efd"))
+    assert (with_all.verdict, with_all.details) == ("does not hold", "1 against 1/5: -69 ± 0.58; 3 seeds")
+    best = claims.decide(_claim("above-best-efd"), found(tmp_path, "femnist", "fjord-kd", "efd"))
+    assert (best.verdict, best.details) == ("holds", "1 against 2/5: +11 ± 0.58; 3 seeds")
 
 
 def _claim(name):

@@ -44,11 +44,11 @@ def no_worse(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
     return lambda found: judged(_at_widths(one, other, chosen, found), lambda d: d.above(-MARGIN[found[other].metric]))
 
 
-def above_best(one: str, other: str) -> Rule:
-    """Demand that the full model of one curve is above the best model of another."""
+def above_best(one: str, other: str, chosen: Callable[[Width], bool] = lambda width: True) -> Rule:
+    """Demand that the full model of one curve is above the best of another's chosen models."""
 
     def rule(found: Curves) -> Found:
-        stats = found[other].stats
+        stats = {width: stat for width, stat in found[other].stats.items() if chosen(width)}
         best = max(stats, key=lambda width: stats[width].mean)
         points = found[one].points
         place = f"1 against {best}"

@@ -43,10 +43,17 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "fig4",
         "above-best-efd",
-        "The global model is above the best model of eFD",
+        "The global model is above the best model of eFD (1/5 has no dropout and is left out)",
+        ("fjord-kd", "efd"),
+        above_best("fjord-kd", "efd", lambda w: w >= TWO_FIFTHS),
+        _by_task("2.98", "2.73", "0.13"),
+    ),
+    Claim(
+        "fig4",
+        "above-best-of-all",
+        "The same with eFD's model of 1/5 among them, which the paper does not show",
         ("fjord-kd", "efd"),
         above_best("fjord-kd", "efd"),
-        _by_task("2.98", "2.73", "0.13"),
     ),
     Claim(
         "fig4",
