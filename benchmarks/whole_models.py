@@ -1,0 +1,86 @@
+"""What models trained in random parts lack when they are whole: `python -m benchmarks.whole_models RUN_FOLDER`.
+
+Scores every model of a run of `fd` or `efd` on its test set as it was trained, and mended, without training:
+
+statistics  where there is BatchNorm: its statistics, which the server averaged over parts of a network, are measured
+            anew on training examples of the first clients
+scale       where there is none: a weight that reads units of which clients held a share is multiplied by that share, so
+            that it reads as much as in training; this is what dropout does in tests
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import fjord
+from fjord.data.federated import FederatedData
+from fjord.devices.tiers import usual
+from fjord.elastic.recalibrate import has_statistics
+from fjord.evaluate import Tested, examine
+from fjord.federation import Federation
+from fjord.recipes.find import apply_settings, find_recipe
+from fjord.runs import RunFolder
+
+OUT, BATCH, CLIENTS = Console(highlight=False), 250, 10
+
+
+def inputs(data: FederatedData) -> Iterator[Tensor]:
+    """Yield batches of training examples as they are seen in tests."""
+    for client in range(CLIENTS):
+        yield from (data.prepare(part, None) for part in data.examples(client)[0].split(BATCH))
+
+
+def score(model: fjord.ElasticModel, data: FederatedData, width: fjord.Width) -> str:
+    (parts,) = examine(model.eval(), data.test, [width], BATCH).values()
+    found = Tested.joined(parts).score()
+    return f"{found.accuracy:.2%}, perplexity {found.perplexity:.2f}"
+
+
+def held_share(federation: Federation, width: fjord.Width) -> float:
+    """Return the share of a model's units that a client holds, in the mean over clients."""
+    devices = usual(federation.devices)
+    if federation.method.name == "fd":
+        return float(min(federation.lowest, width) / width)
+    ceilings = (federation.usable(devices.ceiling(i, 0), i) for i in range(federation.data.num_clients))
+    return fmean(float(min(ceiling, width) / width) for ceiling in ceilings)
+
+
+@torch.no_grad()
+def scale(model: fjord.ElasticModel, share: float) -> None:
+    """Multiply each weight matrix whose second axis, its inputs, are units that may be left out."""
+    state = model.state_dict()
+    for name in {name for (name, axis) in model.plan.families_of if axis == 1}:
+        state[name].mul_(share)
+    model.load_state_dict(state)
+
+
+def main(folder: Path) -> None:
+    recipe = RunFolder(folder).config["recipe"]
+    experiment = apply_settings(find_recipe(recipe["name"])(), recipe["set"])
+    federation = next(iter(experiment.federations()))
+    if federation.method.name not in ("fd", "efd"):
+        sys.exit(f"{folder}: is a run of {federation.method.name}; clients train random parts in fd and efd only")
+    table = Table("model", "as trained", "mended", "by", title=str(folder))
+    for path in sorted(folder.glob("model*.safetensors")):
+        model = fjord.load(path, experiment.model)
+        (width,), data = model.space.widths, federation.data
+        before, share = score(model, data, width), held_share(federation, width)
+        if has_statistics(model):
+            fjord.recalibrate(model, width, inputs(data))
+            how = "statistics"
+        else:
+            scale(model, share)
+            how = f"scale {share:.2f}"
+        table.add_row(str(width), before, score(model, data, width), how)
+    OUT.print(table)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))
