@@ -26,7 +26,6 @@ SAMPLE = {
     "tv:shufflenet_v2_x0_5": Sample(kept=STAGES),
     "vit_tiny_patch16_224": Sample(options={"img_size": 64, "depth": 2}),
     "convnext_atto": Sample(options={"depths": (1, 1, 2, 1)}),
-    "xcit_nano_12_p16_224": Sample(options={"img_size": 64, "depth": 2, "cls_attn_layers": 1}),
 }
 
 
