@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import platform
 import signal
 import socket
 import time
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from commands import Python
 from fjord.engines.pool import SMALL, Pool, WorkerError
 
 
@@ -167,28 +165,3 @@ def test_a_result_that_cannot_be_sent_is_an_error_of_the_job() -> None:
             list(pool.map("make", range(2)))
     finally:
         pool.close()
-
-
-PAGES = """
-import resource, torch
-from fjord.engines.pool import Pool
-
-def cleared():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(10 << 20)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-def fewest(_):
-    return min(cleared() for _ in range(10))
-
-pool = Pool({"count": fewest}, 1)
-print(fewest(None), *pool.map("count", [None]))
-pool.close()
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
-def test_workers_keep_freed_memory_for_their_next_step() -> None:
-    """A block of 40 MB, freed and asked for again, is cleared by the system page by page; a worker has it still."""
-    usual, kept = map(int, Python("-c", PAGES).finish().stdout.split())
-    assert 10 * kept < usual

@@ -1,7 +1,7 @@
 """What federated training costs, as ratios within one run: `python -m benchmarks.federated [NAME...]`.
 
-NAME is one of `bare`, `workers`, `rounds`, `merge`, `memory`, `population`, `distillation`, `allocation`; without a
-name all of them run, in about ten minutes on two cores with nothing else on them. Each prints a table with its bar:
+NAME is one of `bare`, `workers`, `rounds`, `merge`, `memory`, `population`, `distillation`; without a name all of
+them run, in about ten minutes on two cores with nothing else on them. Each prints a table with its bar:
 
 bare          a round with one worker over a bare PyTorch loop that takes the same steps on prebuilt submodels
 workers       rounds with one worker over rounds with two
@@ -10,7 +10,6 @@ merge         merging 10 updates of ResNet18 over copying their bytes
 memory        the peak while 10 and 100 full-size updates are merged, in models
 population    set-up and rounds with 100,000 clients over those with 100
 distillation  `fjord-kd` over the same objective that runs both passes always: weights and multiply-accumulates
-allocation    steps of ResNet18 in a process that keeps freed memory over those in one that gives it back
 
 What is compared takes turns, so that a slow moment hits both; every process computes with one thread.
 """
@@ -20,14 +19,13 @@ import sys
 
 import torch
 
-from benchmarks.federated.allocation import allocation
 from benchmarks.federated.bare import bare
 from benchmarks.federated.distilling import distillation
 from benchmarks.federated.merging import memory, merge
 from benchmarks.federated.scaling import population, rounds, workers
 from benchmarks.federated.tasks import OUT, timed
 
-BARS = (bare, workers, rounds, merge, memory, population, distillation, allocation)
+BARS = (bare, workers, rounds, merge, memory, population, distillation)
 
 
 def main(names: list[str]) -> None:

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from fjord.central.run import run_central
 from fjord.cli.display import results_table, shown
-from fjord.engines.memory import keep_memory
 from fjord.recipes import central, theorem1
 from fjord.recipes.find import apply_settings, lasting_setting
 from fjord.runs import RunFolder
@@ -35,7 +34,6 @@ def run(recipe: str, settings: list[str], output: Path | None, resume: Path | No
 
 
 def _central(recipe: str, settings: list[str], output: Path | None, resume: Path | None, page: bool) -> None:
-    keep_memory()
     setting = apply_settings(central.RECIPES[recipe](), settings)
     folder = resume or output or RunFolder.free(Path("runs") / setting.name / str(setting.seed))
     out.print(f"Run folder: {folder}", markup=False, soft_wrap=True)

@@ -15,7 +15,6 @@ from rich.text import Text
 from fjord.cli import alone
 from fjord.cli.display import Display, results_table, spent, warnings_of
 from fjord.cli.engines import ENGINES, Where
-from fjord.engines.memory import keep_memory
 from fjord.experiment import Experiment
 from fjord.methods import METHODS
 from fjord.recipes import central, theorem1
@@ -61,8 +60,6 @@ def run(
     chosen = [lasting_setting(setting) for setting in chosen]
     experiment = apply_settings(find_recipe(recipe)(), chosen)
     known = {"name": lasting(recipe), "set": chosen}
-    if experiment.workers == 1:
-        keep_memory()  # this process trains
     while True:
         folder = resume or output or RunFolder.free(Path("runs") / experiment.name / str(experiment.seed))
         try:

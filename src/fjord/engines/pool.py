@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 
-from fjord.engines.memory import keep_memory
-
 Handlers = dict[str, Callable[[Any], Any]]
 ATTEMPTS = 3
 """How many workers may die of one job before the run gives up."""
@@ -190,7 +188,6 @@ def _serve(connection: Connection, others: list[Connection], handlers: Handlers)
         other.close()
     sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # not the display's, which is drawn by one process
     torch.set_num_threads(1)
-    keep_memory()
     gc.freeze()  # what was inherited stays shared: a collection would touch, and so copy, all of it
     while True:
         try:
