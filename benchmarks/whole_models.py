@@ -44,9 +44,9 @@ def score(model: fjord.ElasticModel, data: FederatedData, width: fjord.Width) ->
 
 def held_share(federation: Federation, width: fjord.Width) -> float:
     """Return the share of a model's units that a client holds, in the mean over clients."""
-    devices = usual(federation.devices)
     if federation.method.name == "fd":
         return float(min(federation.lowest, width) / width)
+    devices = usual(federation.devices)
     ceilings = (federation.usable(devices.ceiling(i, 0), i) for i in range(federation.data.num_clients))
     return fmean(float(min(ceiling, width) / width) for ceiling in ceilings)
 
@@ -70,11 +70,12 @@ def main(folder: Path) -> None:
     for path in sorted(folder.glob("model*.safetensors")):
         model = fjord.load(path, experiment.model)
         (width,), data = model.space.widths, federation.data
-        before, share = score(model, data, width), held_share(federation, width)
+        before = score(model, data, width)
         if has_statistics(model):
             fjord.recalibrate(model, width, inputs(data))
             how = "statistics"
         else:
+            share = held_share(federation, width)
             scale(model, share)
             how = f"scale {share:.2f}"
         table.add_row(str(width), before, score(model, data, width), how)
