@@ -159,6 +159,17 @@ def test_a_claim_without_runs_is_not_decided(tmp_path):
     assert found == {"cifar10": "not decided", "emnist-skewed-850": "does not hold (one seed)"}
 
 
+@pytest.mark.parametrize("name", ["fig4", "convergence"])
+def test_a_curve_looks_the_same_on_every_task(tmp_path, name):
+    """CIFAR10 lacks the first curve; the second must not take its colour there."""
+    first, second, _ = FIGURES[name].curves
+    fake(tmp_path, "cifar10", second, 0, by_width(1, 1, 1, 1, 1))
+    fake(tmp_path, "femnist", first, 0, by_width(1, 1, 1, 1, 1))
+    fake(tmp_path, "femnist", second, 0, by_width(1, 1, 1, 1, 1))
+    [lone], [other, same] = (panel.series for panel in make(FIGURES[name], tmp_path).panels)
+    assert lone.style == same.style != other.style
+
+
 def test_methods_are_matched_in_what_they_spend(tmp_path):
     """The cheap method spends 4 x 10; the dear one has spent that at its second test, the small one is not counted."""
     fake(tmp_path, "emnist-iid", "fjord", 0, {"1": 60.0}, macs=10)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from fjord.report.figures import Style, group_styles
 from fjord.reproduce.curves import CURVES, TASKS, Curve, Job, Task, job
 from fjord.reproduce.scales import Scale
 
@@ -29,6 +30,10 @@ class Figure:
     def lines(self) -> list[Curve]:
         """Return the curves."""
         return [CURVES[name] for name in self.curves]
+
+    def styles(self) -> dict[str, Style]:
+        """Return how each curve is drawn: the same on every task, also where others are missing."""
+        return dict(zip(self.curves, group_styles(len(self.curves)), strict=True))
 
     def candidates(self) -> list[Task]:
         """Return the tasks it can be drawn for."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fjord.report.figures import Axes, Series, group_styles
+from fjord.report.figures import Axes, Series, Style
 from fjord.report.groups import listed
 from fjord.report.numbers import Stat, stat
 from fjord.report.panels import Panel
@@ -72,7 +72,7 @@ def section(figure: Figure, runs: Path) -> Section:
         tuple(one for found in parts.values() for one in found),
         tuple(table for task, found in parts.items() for table in tables(figure, task, found)),
         tuple(verdicts(figure, parts)),
-        tuple(make(task, found) for task, found in parts.items()),
+        tuple(make(task, found, figure.styles()) for task, found in parts.items()),
         tuple(text for pairs in read.values() for _, left in pairs for text in left),
     )
 
@@ -94,21 +94,17 @@ def verdicts(figure: Figure, parts: Mapping[Task, list[Measured]]) -> Iterator[V
             yield Verdict(claim.name, claim.text, task.name, paper, said.verdict, said.details, folders)
 
 
-def by_width(task: Task, found: list[Measured]) -> Panel:
+def by_width(task: Task, found: list[Measured], styles: Mapping[str, Style]) -> Panel:
     """Return performance against width."""
-    styles = group_styles(len(found))
-    series = tuple(Series(_label(one), style, one.stats) for one, style in zip(found, styles, strict=True))
+    series = tuple(Series(_label(one), styles[one.curve.name], one.stats) for one in found)
     widths = sorted({width for one in series for width in one.points})
     ticks = {w: f"{float(w):g}" for w in widths}
     return Panel(_title(task, found), series, Axes("width p", unit(found[0]), "{:.4g}".format), ticks)
 
 
-def by_round(task: Task, found: list[Measured]) -> Panel:
+def by_round(task: Task, found: list[Measured], styles: Mapping[str, Style]) -> Panel:
     """Return the test loss at full width against rounds."""
-    styles = group_styles(len(found))
-    series = tuple(
-        Series(_label(one), style, _stats(one.curve_at(ONE))) for one, style in zip(found, styles, strict=True)
-    )
+    series = tuple(Series(_label(one), styles[one.curve.name], _stats(one.curve_at(ONE))) for one in found)
     axes = Axes("rounds", "test loss at full width", "{:.3g}".format)
     return Panel(_title(task, found), tuple(one for one in series if one.points), axes)
 
