@@ -289,6 +289,7 @@ def test_what_comes_from_files_is_escaped(tmp_path):
 def test_the_page_needs_nothing_else_and_says_where_each_figure_is_from(tmp_path):
     folders = [make(tmp_path / str(seed), seed=seed) for seed in (3, 4)]
     commit = folders[0].env["commit"]
+    folders[1].write_json("env.json", {"commit": f"{commit}, c0ffee5"})  # was resumed
     text = text_of(*folders)
     assert not re.search(r"https?:|<script|<link|@import|<img|<iframe", text)
     assert all(address.startswith("#") for address in re.findall(r'(?:src|xlink:href)="([^"]*)"', text))
@@ -297,7 +298,7 @@ def test_the_page_needs_nothing_else_and_says_where_each_figure_is_from(tmp_path
     assert set(re.findall(r'(?:href="|url\()#([^")]*)', text)) <= set(ids)
     origins = re.findall(r'class="origin">(.*?)</p>', text)
     assert len(origins) == text.count("<figure") == 9
-    assert set(origins) == {f"recipe toy · method fjord, seeds 3, 4 · commit {commit}"}
+    assert set(origins) == {f"recipe toy · method fjord, seeds 3, 4 · commit {commit}, c0ffee5"}
 
 
 def test_the_same_runs_give_the_same_page(tmp_path):

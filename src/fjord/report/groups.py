@@ -137,6 +137,11 @@ def listed(values: Iterable[object]) -> str:
     return ", ".join(dict.fromkeys(map(str, values)))
 
 
+def commits(runs: Iterable[Run]) -> str:
+    """Return the commits that runs were made from, each once; a run that was resumed may name several."""
+    return listed(one for run in runs for one in run.env.get("commit", "unknown").split(", "))
+
+
 def fixed(config: Config) -> Config:
     """Return what tells groups apart; a setting that is null is one that an older run did not have yet."""
     return {key: value for key, value in config.items() if key not in FREE and value is not None}

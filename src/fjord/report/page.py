@@ -8,7 +8,7 @@ from pathlib import Path
 from fjord.report import numbers
 from fjord.report.cards import STARVING, Card, Deck
 from fjord.report.figures import Style
-from fjord.report.groups import Group, Run, differing, grouped, listed
+from fjord.report.groups import Group, Run, commits, differing, grouped, listed
 from fjord.report.numbers import Stat
 from fjord.report.reach import parse_level, usual_levels
 from fjord.report.tables import NONE, reached, table
@@ -74,7 +74,7 @@ def _subtitle(groups: Sequence[Group], metric: str) -> str:
     runs = [run for group in groups for run in group.all_runs]
     better = "higher" if metric == "accuracy" else "lower"
     what = f"Test {metric}, {better} is better. {_count(len(runs), 'run')} in {_count(len(groups), 'group')}"
-    return f"{what}; commit {listed(run.env.get('commit', 'unknown') for run in runs)}."
+    return f"{what}; commit {commits(runs)}."
 
 
 def _count(number: int, noun: str) -> str:
@@ -197,8 +197,7 @@ def _origin(groups: Sequence[Group]) -> str:
     """Return recipe, method, seeds and commits: what a number is worth nothing without."""
     runs = [run for group in groups for run in group.runs]
     methods = "; ".join(f"{group.name}, seed{'s' * (len(group.runs) > 1)} {group.seeds}" for group in groups)
-    commits = listed(run.env.get("commit", "unknown") for run in runs)
-    return f"recipe {listed(run.recipe for run in runs)} · method {methods} · commit {commits}"
+    return f"recipe {listed(run.recipe for run in runs)} · method {methods} · commit {commits(runs)}"
 
 
 def _dropped(groups: Sequence[Group]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from fjord.report import numbers
-from fjord.report.groups import Run, fixed, listed
+from fjord.report.groups import Run, fixed
 from fjord.report.numbers import Stat
 from fjord.reproduce.curves import Curve, Task, place
 from fjord.runs import RunFolder
@@ -85,11 +85,6 @@ class Measured:
     def rounds(self) -> int:
         """The rounds, or epochs, of a model."""
         return int(next(iter(self.runs.values())).config["num_rounds"])
-
-    @property
-    def commits(self) -> str:
-        """The commits the runs were made from."""
-        return listed(run.env.get("commit", "unknown") for run in self.runs.values())
 
 
 def folder_text(place: str, seeds: Mapping[int, Any] | list[int]) -> str:

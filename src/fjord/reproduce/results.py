@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fjord.report import theorem1
+from fjord.report.groups import commits
 from fjord.report.panels import draw
 from fjord.reproduce.compare import RULES
 from fjord.reproduce.exact import svd, svd_runs, table1b
@@ -49,7 +50,7 @@ def numbers(one: Section) -> dict[str, Any]:
             "task": found.task.name,
             "curve": found.curve.name,
             "runs": found.folders,
-            "commits": found.commits,
+            "commits": commits(found.runs.values()),
             "unit": found.metric,
             "points": {str(width): dict(values) for width, values in found.points.items()},
             "stats": {str(width): asdict(value) for width, value in found.stats.items()},

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fjord.report.figures import Axes, Series, Style
-from fjord.report.groups import listed
+from fjord.report.groups import commits, listed
 from fjord.report.numbers import Stat, stat
 from fjord.report.panels import Panel
 from fjord.reproduce.claims import ONE, decide
@@ -57,8 +57,8 @@ class Section:
         """Where it comes from: recipes, seeds and commits."""
         recipes = listed(one.task.central if one.curve.alone else one.task.recipe for one in self.found)
         seeds = listed(sorted({seed for one in self.found for seed in one.runs}))
-        commits = listed(run.env.get("commit", "unknown") for one in self.found for run in one.runs.values())
-        return f"recipe {recipes} · seeds {seeds} · commit {commits}"
+        runs = (run for one in self.found for run in one.runs.values())
+        return f"recipe {recipes} · seeds {seeds} · commit {commits(runs)}"
 
 
 def section(figure: Figure, runs: Path) -> Section:
