@@ -39,7 +39,7 @@ def inputs(data: FederatedData) -> Iterator[Tensor]:
 def score(model: fjord.ElasticModel, data: FederatedData, width: fjord.Width) -> str:
     (parts,) = examine(model.eval(), data.test, [width], BATCH).values()
     found = Tested.joined(parts).score()
-    return f"{found.accuracy:.2%}, perplexity {found.perplexity:.2f}"
+    return f"{found.accuracy:.2%}, perplexity {found.perplexity:.4g}"
 
 
 def held_share(federation: Federation, width: fjord.Width) -> float:
