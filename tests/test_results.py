@@ -142,9 +142,10 @@ def test_convergence_compares_the_last_loss_and_the_steps_before_it(tmp_path):
         folder.append(rows)
     said = claims.decide(_claim("smoother"), found(tmp_path, "cifar10", "fjord", "fjord-kd", "efd"))
     assert said.details.startswith(
-        "yes at jitter of FjORD, loss of FjORD w/ KD, jitter of FjORD w/ KD; no at loss of FjORD. "
+        "yes at lower jitter of FjORD, lower loss of FjORD w/ KD, lower jitter of FjORD w/ KD; "
+        "no at lower loss of FjORD. "
     )
-    assert "loss of FjORD: -0.25; jitter of FjORD: +0.75; " in said.details
+    assert "lower loss of FjORD: -0.25; lower jitter of FjORD: +0.75; " in said.details
 
 
 def test_a_claim_without_runs_is_not_decided(tmp_path):

@@ -91,7 +91,7 @@ def smoother(curves: tuple[str, ...], other: str) -> Rule:
         places = []
         for name in curves:
             for what, of in (("loss", _last), ("jitter", _jitter)):
-                label = f"{what} of {found[name].curve.label}"
+                label = f"lower {what} of {found[name].curve.label}"
                 places.append(difference(label, of(found[other]), of(found[name])))  # less of it is better
         return judged(places, Difference.above, mean=False)
 
