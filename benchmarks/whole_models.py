@@ -1,6 +1,6 @@
-"""What models trained in random parts lack when they are whole: `python -m benchmarks.whole_models RUN_FOLDER`.
+"""What models trained in changing parts lack when they are whole: `python -m benchmarks.whole_models RUN_FOLDER`.
 
-Scores every model of a run of `fd` or `efd` on its test set as it was trained, and mended, without training:
+Scores every model of a run of `fd`, `efd` or `fedrolex` on its test set as trained, and mended, without training:
 
 statistics  where there is BatchNorm: its statistics, which the server averaged over parts of a network, are measured
             anew on training examples of the first clients
@@ -28,6 +28,7 @@ from fjord.recipes.find import apply_settings, find_recipe
 from fjord.runs import RunFolder
 
 OUT, BATCH, CLIENTS = Console(highlight=False), 250, 10
+METHODS = ("fd", "efd", "fedrolex")
 
 
 def inputs(data: FederatedData) -> Iterator[Tensor]:
@@ -64,8 +65,8 @@ def main(folder: Path) -> None:
     recipe = RunFolder(folder).config["recipe"]
     experiment = apply_settings(find_recipe(recipe["name"])(), recipe["set"])
     federation = next(iter(experiment.federations()))
-    if federation.method.name not in ("fd", "efd"):
-        sys.exit(f"{folder}: is a run of {federation.method.name}; clients train random parts in fd and efd only")
+    if federation.method.name not in METHODS:
+        sys.exit(f"{folder}: is a run of {federation.method.name}; parts that change are trained in {METHODS} only")
     table = Table("model", "as trained", "mended", "by", title=str(folder))
     for path in sorted(folder.glob("model*.safetensors")):
         model = fjord.load(path, experiment.model)
