@@ -67,8 +67,10 @@ def main(folder: Path) -> None:
     federation = next(iter(experiment.federations()))
     if federation.method.name not in METHODS:
         sys.exit(f"{folder}: is a run of {federation.method.name}; parts that change are trained in {METHODS} only")
+    if not (paths := sorted(folder.glob("model*.safetensors"))):
+        sys.exit(f"{folder}: has no weights (results keep none); `fjord run` makes a folder that has them")
     table = Table("model", "as trained", "mended", "by", title=str(folder))
-    for path in sorted(folder.glob("model*.safetensors")):
+    for path in paths:
         model = fjord.load(path, experiment.model)
         (width,), data = model.space.widths, federation.data
         before = score(model, data, width)
