@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 LIGHT  := $(VENV)/.light
 READY  := $(VENV)/.ready
 
-.PHONY: demo test check bench zoo clean
+.PHONY: demo test soak check bench zoo clean
 
 # torch is pinned to the exact version of the constraints file in the same call: an unpinned torch brings CUDA.
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
@@ -24,17 +24,20 @@ $(READY): $(LIGHT)
 demo: $(LIGHT)  ## the main job, on data that needs no download
 	$(BIN)/fjord run
 
-# Three workers for two cores, as fleets and killed runs mostly wait; in the order that tests/conftest.py gives.
+# Three workers for two cores, as killed runs and real fleets often wait; in the order that tests/conftest.py gives.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test: $(READY)  ## all tests and doctests
-	$(PYTEST)
+test: $(READY)  ## tests and doctests, all but the long ones
+	$(PYTEST) -m "not soak"
+
+soak: $(READY)  ## the long ones: a real fleet in which everything fails, Ray, whole datasets
+	$(PYTEST) -m soak
 
 check: $(READY)  ## what must pass before a commit
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(PYTEST)
+	$(PYTEST) -m "not soak"
 
 bench: $(READY)  ## ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.plan_time

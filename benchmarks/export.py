@@ -20,8 +20,9 @@ import fjord
 from fjord.elastic.model import ElasticModel
 from fjord.exports.formats import FORMATS
 from fjord.exports.plain import Run, fixed
-from fjord.exports.trial import Trial, latency, one_thread, random_inputs
+from fjord.exports.trial import Trial, latency, random_inputs
 from fjord.models.catalog import Entry, find_model
+from fjord.threads import one_thread
 
 INPUTS = {"resnet18": "1x3x32x32", "cnn": "1x1x28x28", "rnn": "1x80"}
 TURNS = 3

@@ -7,7 +7,7 @@ import fjord
 
 SOURCE = Path(fjord.__file__).parent
 LAYERS = [
-    {"width", "seeding", "extras"},
+    {"width", "seeding", "threads", "extras"},
     {"elastic", "models"},
     {"data"},
     {"objective", "footprint", "devices", "merge"},

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr")
+import commands as shell
 from commands import wait_until
 from fjord.engines.flower import commands, fleet, launch, processes
 from fjord.engines.flower.folder import claim
@@ -20,9 +21,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="fj
 
 
 def fjord(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fjord.cli", "fleet", *words], capture_output=True, text=True, check=False
-    )
+    return shell.fjord("fleet", *words)
 
 
 @pytest.fixture

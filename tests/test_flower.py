@@ -38,6 +38,7 @@ def test_a_grid_gives_the_weights_of_the_in_process_engine_bit_for_bit(recipe, t
     assert all(row["engine"]["late"] == row["engine"]["failed"] == 0 for row in found.metrics())
 
 
+@pytest.mark.soak
 def test_ray_gives_the_weights_of_the_in_process_engine_and_leaves_nothing_running(recipe, tmp_path):
     wanted = in_process(recipe, tmp_path / "here")
     words = ["run", recipe, "--engine", "flower-sim", "--output", "there", "--no-page", "--set", "workers=2"]

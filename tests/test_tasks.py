@@ -71,6 +71,7 @@ def test_each_task_runs_from_a_folder(tmp_path, monkeypatch, recipe):
     assert {"cifar10": "8", "emnist-skewed": "10", "shakespeare": "9"}.get(recipe, "clients") in shown
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "recipe",
     [

@@ -19,6 +19,7 @@ def test_the_paper_s_setting_ends_within_five_per_cent(tmp_path):
     assert figure.draw([run], tmp_path / "figure.png").stat().st_size > 10_000
 
 
+@pytest.mark.soak
 def test_a_decaying_step_goes_on_towards_zero():
     *_, (step, distances) = theorem1.steps(replace(theorem1.decaying(), log_every=40_000))
     assert step == 40_000

@@ -26,6 +26,7 @@ from fjord.seeding import derive
 from fjord.settings import demand, settings_of
 from fjord.strategies.scaffold import Scaffold
 from fjord.strategies.server import FedAdam, FedAvgM, Step
+from fjord.threads import one_thread
 from fjord.width import Width, WidthLike, WidthSpace, as_space, uniform
 
 SERVERS: dict[str, type[FedAvgM] | type[FedAdam] | None] = {"mean": None, "fedavgm": FedAvgM, "fedadam": FedAdam}
@@ -187,7 +188,7 @@ class Experiment:
             value = getattr(self, name)
             if isinstance(value, str) and value.endswith((".csv", ".json")) and not Path(value).is_file():
                 raise ValueError(f"{name}={value}: there is no such file")  # before data is made, which may take long
-        with torch.random.fork_rng(devices=[]):
+        with one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.seed, "data"))
             data = self.data(self.seed)
             torch.manual_seed(derive(self.seed, "weights"))

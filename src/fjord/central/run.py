@@ -16,6 +16,7 @@ from fjord.elastic.model import ElasticModel
 from fjord.optim import SlicedOptimizer
 from fjord.runner import as_numbers, demand_same
 from fjord.runs import RunFolder
+from fjord.threads import one_thread
 from fjord.train import Epoch, train_epoch
 from fjord.width import Width
 
@@ -33,18 +34,14 @@ def run_central(
 ) -> RunFolder:
     """Train into a folder; with `resume`, go on after the last whole epoch."""
     config = {"recipe": dict(recipe or {}), **setting.config()}
-    result, threads = RunFolder(Path(folder)), torch.get_num_threads()
-    torch.set_num_threads(1)  # the number of threads changes sums
-    try:
-        with torch.random.fork_rng(devices=[]):
-            data = setting.data(setting.seed)
-            config["data_digest"] = data.digest
-            begun = _begun(result, config) if resume else _Begun()
-            if not resume:
-                RunFolder.create(result.path, config)
-            _Central(setting, data, setting.batches(data), setting.test(data), result, on_epoch).run(begun)
-    finally:
-        torch.set_num_threads(threads)
+    result = RunFolder(Path(folder))
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        data = setting.data(setting.seed)
+        config["data_digest"] = data.digest
+        begun = _begun(result, config) if resume else _Begun()
+        if not resume:
+            RunFolder.create(result.path, config)
+        _Central(setting, data, setting.batches(data), setting.test(data), result, on_epoch).run(begun)
     return result
 
 

@@ -20,8 +20,9 @@ from fjord.exports.formats import find_format
 from fjord.exports.plain import fixed
 from fjord.exports.step import demand_steps, recurrent
 from fjord.exports.traced import first_line, quiet
-from fjord.exports.trial import TOLERANCE, Trial, is_batched, latency, one_thread
+from fjord.exports.trial import TOLERANCE, Trial, is_batched, latency
 from fjord.footprint import count_macs
+from fjord.threads import one_thread
 from fjord.width import Width, Widths, WidthSpace
 
 

@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -70,17 +69,6 @@ def latency(run: Run, inputs: Sequence[Tensor]) -> float:
         run(inputs)
         spans.append(time.perf_counter() - start)
     return median(spans)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread: what a file takes must not depend on how busy the other cores are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
