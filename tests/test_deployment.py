@@ -299,8 +299,8 @@ class Hard:
 def hard(site, calm):
     """Three rounds of four clients.
 
-    Round 0: one raises, one sends NaN, one answers in round 1. Round 1: one sends other
-    shapes, and a node is killed. Round 2: the SuperLink is killed; both come back, and the run is resumed.
+    Round 0: one raises, one sends NaN, one answers in round 1. Round 1: one sends other shapes, and a node is killed.
+    Round 2: the SuperLink is killed; both come back, and the run is resumed.
     """
     deadline = round(5 + 2.1 * calm.run.metrics()[1]["seconds"])  # a round of more clients, on this machine
     faults = dict(zip(cohort(calm.recipe), FIRST, strict=True))

@@ -13,6 +13,8 @@ from torch import nn
 
 import fjord
 from commands import call
+from fjord.data.writers import writers
+from fjord.recipes.demo import demo
 from fjord.recipes.find import apply_settings, find_recipe
 
 MINE = """
@@ -241,3 +243,19 @@ def test_a_file_that_is_not_there_is_said_before_data_is_made(name):
     made = fjord.Experiment(name="x", model=nn.Identity, data=lambda seed: pytest.fail("made"), **{name: "none.csv"})
     with pytest.raises(ValueError, match=f"{name}=none.csv: there is no such file"):
         next(made.federations())
+
+
+def test_data_is_made_with_one_thread_and_the_others_come_back():
+    seen = []
+
+    def data(seed):
+        seen.append(torch.get_num_threads())
+        return writers(seed, 5, examples=4, held_out=2)
+
+    torch.set_num_threads(2)
+    try:
+        replace(demo(), data=data).federation(0)
+        seen.append(torch.get_num_threads())
+    finally:
+        torch.set_num_threads(1)
+    assert seen == [1, 2]

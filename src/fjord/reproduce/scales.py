@@ -34,7 +34,7 @@ LAPTOP: dict[str, Reduction] = {
     "cifar10": Reduction(("num_rounds=100", "eval_every=20"), (0,)),
     "cifar10-dirichlet-0.5": SKEWED_CIFAR,
     "cifar10-dirichlet-0.1": SKEWED_CIFAR,
-    "cifar10-central": Reduction(  # the step shrinks with the batch, or wide models do not learn
+    "cifar10-central": Reduction(  # the step shrinks with the batch
         ("epochs=4", "max_examples=5000", "batch_size=32", "lr=0.025", "max_test=2000", "eval_every=4"), (0,)
     ),
     "emnist-central": Reduction(("epochs=5",), (0,)),
