@@ -22,7 +22,7 @@ from rich.table import Table
 from torch import Tensor
 
 import fjord
-from fjord.inference.latency import time_networks
+from fjord.deploy.latency import time_networks
 from fjord.models.catalog import find_model
 
 PHASES = (0, 2, 0, 4, 1, 2, 0, 2)
@@ -62,7 +62,7 @@ def timed(request: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def phase(controller: fjord.Controller, image: Tensor, length: float) -> dict[str, Log]:
+def phase(controller: fjord.WidthController, image: Tensor, length: float) -> dict[str, Log]:
     """Let the three servers answer in turn for some seconds."""
     logs = {name: Log() for name in ("controller", "full", "smallest")}
     nets = controller.nets
@@ -85,7 +85,9 @@ def joined(rows: list[dict[str, Log]], name: str) -> Log:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--length", type=float, default=15.0, help="seconds of a phase")
-    parser.add_argument("--target", type=float, help="seconds (default: 1.3 x full width when nothing else runs)")
+    parser.add_argument(
+        "--target", type=float, help="seconds (default: 1.3 x full width when nothing else runs)"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -94,7 +96,7 @@ def main() -> None:
     image = entry.inputs[0][:1]
     full = min(time_networks({1: model.at(1)}, (image,))[1])
     target = arguments.target or SLACK * full
-    controller = fjord.Controller(model, image, target=target)
+    controller = fjord.WidthController(model, image, target=target)
     rows = []
     for count in PHASES:
         with burning(count):
@@ -102,19 +104,34 @@ def main() -> None:
     show(rows, controller)
 
 
-def show(rows: list[dict[str, Log]], controller: fjord.Controller) -> None:
+def show(rows: list[dict[str, Log]], controller: fjord.WidthController) -> None:
     out, target = Console(width=110, highlight=False), controller.policy.target
     idle = ", ".join(f"{w}: {s * 1e3:.1f}" for w, s in controller.policy.idle.items())
     out.print(f"target {target * 1e3:.1f} ms; nothing else running, ms: {idle}")
     table = Table(
-        "processes beside it", "requests each", "controller", "mean width", "changes", "full width", "smallest"
+        "processes beside it",
+        "requests each",
+        "controller",
+        "mean width",
+        "changes",
+        "full width",
+        "smallest",
     )
-    for count, row in [*zip(PHASES, rows, strict=True), ("all", {n: joined(rows, n) for n in rows[0]})]:
+    for count, row in [
+        *zip(PHASES, rows, strict=True),
+        ("all", {n: joined(rows, n) for n in rows[0]}),
+    ]:
         widths = row["controller"].widths
         changes = sum(a != b for a, b in pairwise(widths))
         shares = {name: f"{log.within(target):.1%}" for name, log in row.items()}
         mean = float(sum(widths) / len(widths))
-        beside = (shares["controller"], f"{mean:.2f}", str(changes), shares["full"], shares["smallest"])
+        beside = (
+            shares["controller"],
+            f"{mean:.2f}",
+            str(changes),
+            shares["full"],
+            shares["smallest"],
+        )
         table.add_row(str(count), str(len(widths)), *beside)
     out.print(table)
 

@@ -17,12 +17,13 @@ from rich.table import Table
 from torch import Tensor
 
 import fjord
+from fjord.core.threads import one_thread
+from fjord.deploy.exports.export import ExportedModel
+from fjord.deploy.exports.formats import FORMATS
+from fjord.deploy.exports.plain import RunFile, fixed_inputs
+from fjord.deploy.exports.trial import ExportTrial, measure_latency, random_inputs
 from fjord.elastic.model import ElasticModel
-from fjord.exports.formats import FORMATS
-from fjord.exports.plain import Run, fixed
-from fjord.exports.trial import Trial, latency, random_inputs
-from fjord.models.catalog import Entry, find_model
-from fjord.threads import one_thread
+from fjord.models.catalog import CatalogEntry, find_model
 
 INPUTS = {"resnet18": "1x3x32x32", "cnn": "1x1x28x28", "rnn": "1x80"}
 TURNS = 3
@@ -33,34 +34,51 @@ class Written:
     """One model in one format at every width."""
 
     title: str
-    files: list[fjord.Exported]
-    runs: list[tuple[Run, tuple[Tensor, ...]]]
+    files: list[ExportedModel]
+    runs: list[tuple[RunFile, tuple[Tensor, ...]]]
 
     def table(self) -> Table:
         """Time the files in turn."""
         with one_thread():
-            turns = [[latency(run, example) for run, example in self.runs] for _ in range(TURNS)]
+            turns = [
+                [measure_latency(run, example) for run, example in self.runs] for _ in range(TURNS)
+            ]
         best = [min(spans) * 1e3 for spans in zip(*turns, strict=True)]
         full = self.files[-1]
         rows = Table(
-            "width", "bytes", "difference", "ms", "ms / full", "MACs / full", title=self.title, caption=full.note
+            "width",
+            "bytes",
+            "difference",
+            "ms",
+            "ms / full",
+            "MACs / full",
+            title=self.title,
+            caption=full.note,
         )
         for file, ms in zip(self.files, best, strict=True):
             shares = f"{ms / best[-1]:.2f}", f"{file.macs / full.macs:.2f}"
-            rows.add_row(str(file.width), f"{file.bytes:,}", f"{file.difference:.1e}", f"{ms:.3f}", *shares)
+            rows.add_row(
+                str(file.width), f"{file.bytes:,}", f"{file.difference:.1e}", f"{ms:.3f}", *shares
+            )
         return rows
 
 
 def main() -> None:
     console = Console(width=110, highlight=False)
     with tempfile.TemporaryDirectory() as folder:
-        done = [write(model, to, Path(folder)) for to in sys.argv[1:] or installed() for model in INPUTS]
-        for written in done:  # after all were written, so that nothing else runs while they are timed
+        done = [
+            write(model, to, Path(folder)) for to in sys.argv[1:] or installed() for model in INPUTS
+        ]
+        for (
+            written
+        ) in done:  # after all were written, so that nothing else runs while they are timed
             console.print(written.table())
 
 
 def installed() -> list[str]:
-    missing = {name: [p for p in form.packages if find_spec(p) is None] for name, form in FORMATS.items()}
+    missing = {
+        name: [p for p in form.packages if find_spec(p) is None] for name, form in FORMATS.items()
+    }
     for name, packages in missing.items():
         if packages:
             print(f"left out: {name}, which needs {', '.join(packages)}")
@@ -75,14 +93,16 @@ def write(name: str, to: str, folder: Path) -> Written:
     files, runs = [], []
     for width in model.space.widths:
         path = folder / f"{name}-{str(width).replace('/', 'of')}{FORMATS[to].suffix}"
-        files.append(fjord.export(model, width, path, entry.inputs, to=to))
-        trial = Trial(model.cut(width).eval(), entry.model, entry.inputs, True, bool(files[-1].note))
-        runs.append((FORMATS[to].open_file(path)[0], fixed(trial.plain()).example))
+        files.append(fjord.export_model(model, width, path, entry.inputs, to=to))
+        trial = ExportTrial(
+            model.cut(width).eval(), entry.model, entry.inputs, True, bool(files[-1].note)
+        )
+        runs.append((FORMATS[to].open_file(path)[0], fixed_inputs(trial.plain()).example))
     return Written(f"{name} {INPUTS[name]} to {to}", files, runs)
 
 
 @torch.no_grad()
-def settle(model: ElasticModel, entry: Entry) -> None:
+def settle(model: ElasticModel, entry: CatalogEntry) -> None:
     """Let BatchNorm see some data: with statistics of nothing all outputs are about zero, and agree."""
     model.train()
     for width in model.space.widths:

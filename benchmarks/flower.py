@@ -24,9 +24,9 @@ from pathlib import Path
 from statistics import median
 
 from fjord.engines.flower import launch
-from fjord.engines.flower.fleet import Fleet, down, environment, script
+from fjord.engines.flower.fleet import LoopbackFleet, process_environment, script_path, stop_fleet
 from fjord.engines.flower.submit import write_app
-from fjord.runs import RunFolder
+from fjord.experiments.runs import RunFolder
 
 HERE = Path(__file__).parent
 SIDE = 'from fjord_app.fedavg import {side} as app\n\n__all__ = ["app"]\n'
@@ -52,7 +52,7 @@ class Result:
         return self.seconds[1:-1]
 
 
-def fedavg(work: Path, fleet: Fleet, rounds: int) -> Result:
+def fedavg(work: Path, fleet: LoopbackFleet, rounds: int) -> Result:
     """Run Flower's own FedAvg."""
     write_app(work / "fedavg")
     package = work / "fedavg" / "fjord_app"
@@ -60,37 +60,45 @@ def fedavg(work: Path, fleet: Fleet, rounds: int) -> Result:
     for side in ("server", "client"):
         (package / f"{side}.py").write_text(SIDE.format(side=side))
     out = work / "fedavg.json"
-    return measured(work, fleet, "fedavg", f'settings="num_rounds={rounds}" output="{out}"', lambda: read(out))
+    return measured(
+        work, fleet, "fedavg", f'settings="num_rounds={rounds}" output="{out}"', lambda: read(out)
+    )
 
 
 def read(path: Path) -> list[float]:
     return list(json.loads(path.read_text()))
 
 
-def ours(work: Path, fleet: Fleet, rounds: int, settings: str) -> Result:
+def ours(work: Path, fleet: LoopbackFleet, rounds: int, settings: str) -> Result:
     """Run this library."""
     name = settings.partition(" ")[0].replace("=", "-")
     write_app(work / name, {"recipe.py": HERE / "flower_task.py"})
     out = work / f"{name}-run"
     config = f'recipe="flower_task.py" settings="num_rounds={rounds} {settings}" output="{out}"'
-    return measured(work, fleet, name, config, lambda: [row["seconds"] for row in RunFolder(out).metrics()])
+    return measured(
+        work, fleet, name, config, lambda: [row["seconds"] for row in RunFolder(out).metrics()]
+    )
 
 
-def measured(work: Path, fleet: Fleet, app: str, config: str, seconds: Callable[[], list[float]]) -> Result:
+def measured(
+    work: Path, fleet: LoopbackFleet, app: str, config: str, seconds: Callable[[], list[float]]
+) -> Result:
     """Run an app to its end, and return what it took."""
     before = received(fleet)
-    env = environment(fleet.flwr_home)
-    words = [script("flwr"), "run", app, "fleet", "--stream", "--run-config", config]
+    env = process_environment(fleet.flwr_home)
+    words = [script_path("flwr"), "run", app, "fleet", "--stream", "--run-config", config]
     done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True, check=False)
-    listing = [script("flwr"), "list", "fleet", "--format", "json"]
+    listing = [script_path("flwr"), "list", "fleet", "--format", "json"]
     listed = subprocess.run(listing, cwd=work, env=env, capture_output=True, check=True).stdout
     runs = sorted(json.loads(listed)["runs"], key=lambda run: run["pending-at"])
     if done.returncode or not runs or runs[-1]["status"] != "finished:completed":
-        raise SystemExit(f"{shlex.join(words)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}")
+        raise SystemExit(
+            f"{shlex.join(words)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
+        )
     return Result(seconds(), received(fleet) - before, runs[-1]["network-traffic"]["total-bytes"])
 
 
-def received(fleet: Fleet) -> int:
+def received(fleet: LoopbackFleet) -> int:
     """Return how many messages to train all nodes together have had."""
     logs = (fleet.folder / "logs").glob("node-*.log")
     return sum(log.read_text(errors="replace").count("Receiving: train message") for log in logs)
@@ -98,7 +106,9 @@ def received(fleet: Fleet) -> int:
 
 def table(results: dict[str, Result]) -> str:
     """Return the results in Markdown; ratios are to the first."""
-    lines = ["| run | seconds a round (range) | ratio | messages a round | kB a message and reply | ratio |"]
+    lines = [
+        "| run | seconds a round (range) | ratio | messages a round | kB a message and reply | ratio |"
+    ]
     lines.append("|---|---|---|---|---|---|")
     first = next(iter(results.values()))
     for name, found in results.items():
@@ -106,7 +116,9 @@ def table(results: dict[str, Result]) -> str:
         slower, bigger = pace / median(first.counted), size / (first.traffic / first.messages)
         spread = f"{min(found.counted):.2f}-{max(found.counted):.2f}"
         each = found.messages / len(found.seconds)
-        lines.append(f"| {name} | {pace:.2f} ({spread}) | {slower:.2f} | {each:g} | {size / 1000:.1f} | {bigger:.2f} |")
+        lines.append(
+            f"| {name} | {pace:.2f} ({spread}) | {slower:.2f} | {each:g} | {size / 1000:.1f} | {bigger:.2f} |"
+        )
     return "\n".join(lines)
 
 
@@ -121,11 +133,13 @@ def main() -> None:
         os.environ["BENCHMARK_DATA"] = str(work / "data.safetensors")
         write(os.environ["BENCHMARK_DATA"])
         try:
-            fleet = launch.up(work / "fleet", CLIENTS, tls=True, say=print)
+            fleet = launch.start_fleet(work / "fleet", CLIENTS, tls=True, say=print)
             results = {"Flower, FedAvg": fedavg(work, fleet, rounds)}
-            results |= {name: ours(work, fleet, rounds, settings) for name, settings in OURS.items()}
+            results |= {
+                name: ours(work, fleet, rounds, settings) for name, settings in OURS.items()
+            }
         finally:
-            down(work / "fleet")
+            stop_fleet(work / "fleet")
     print(table(results))
 
 

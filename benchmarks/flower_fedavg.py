@@ -45,7 +45,10 @@ def train(message: Message, context: Context) -> Message:
         optimizer.step()
         total += loss.detach()
     metrics = MetricRecord({"num-examples": len(inputs), "loss": float(total)})
-    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}),
+        reply_to=message,
+    )
 
 
 @server.main()
@@ -54,12 +57,16 @@ def serve(grid: Grid, context: Context) -> None:
     from flwr.serverapp.strategy import FedAvg
 
     marks: list[float] = []
-    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
+    strategy = FedAvg(
+        fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3
+    )
     strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(net().state_dict()),
         num_rounds=int(str(context.run_config["settings"]).partition("=")[2]),
-        evaluate_fn=lambda number, arrays: marks.append(time.time()),  # before the first round and after each
+        evaluate_fn=lambda number, arrays: marks.append(
+            time.time()
+        ),  # before the first round and after each
     )
     rounds = [end - begin for begin, end in pairwise(marks)]
     Path(str(context.run_config["output"])).write_text(json.dumps(rounds))

@@ -6,7 +6,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fjord
-from fjord.data.writers import writers
+from fjord.data.federated import TestSet
+from fjord.data.writers import synthetic_writers
 from fjord.models import femnist_cnn
 
 CLIENTS, EXAMPLES = 3, 192
@@ -14,7 +15,10 @@ CLIENTS, EXAMPLES = 3, 192
 
 def write(path: str) -> None:
     """Write the examples of all clients."""
-    drawn = [writers(0, CLIENTS, examples=EXAMPLES).examples(client) for client in range(CLIENTS)]
+    drawn = [
+        synthetic_writers(0, CLIENTS, examples=EXAMPLES).examples(client)
+        for client in range(CLIENTS)
+    ]
     inputs, targets = (torch.stack(tensors) for tensors in zip(*drawn, strict=True))
     save_file({"inputs": inputs, "targets": targets}, path)
 
@@ -22,8 +26,12 @@ def write(path: str) -> None:
 def data(seed: int) -> fjord.FederatedData:
     """Return them as a federation; what it tests on does not matter."""
     found = load_file(os.environ["BENCHMARK_DATA"])
-    test = fjord.TestSet(found["inputs"][0][:16], found["targets"][0][:16], torch.zeros(16, dtype=torch.int64))
-    return fjord.Generated(CLIENTS, lambda client: (found["inputs"][client], found["targets"][client]), test)
+    test = TestSet(
+        found["inputs"][0][:16], found["targets"][0][:16], torch.zeros(16, dtype=torch.int64)
+    )
+    return fjord.GeneratedData(
+        CLIENTS, lambda client: (found["inputs"][client], found["targets"][client]), test
+    )
 
 
 def recipe() -> fjord.Experiment:

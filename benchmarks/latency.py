@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 import fjord
-from fjord.inference.latency import first_example
+from fjord.deploy.latency import first_example
 from fjord.models.catalog import find_model
 
 
@@ -19,11 +19,17 @@ def main() -> None:
     for name in ("resnet18", "cnn", "rnn"):
         entry = find_model(name)
         inputs = (torch.randint(0, 90, (1, 80)),) if name == "rnn" else first_example(entry.inputs)
-        rows = fjord.latencies(fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze), inputs)
-        table = Table("width", "MACs / full", "latency / full", "ms", "median, ms", title=f"{name}, batch 1")
+        rows = fjord.measure_latencies(
+            fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze), inputs
+        )
+        table = Table(
+            "width", "MACs / full", "latency / full", "ms", "median, ms", title=f"{name}, batch 1"
+        )
         for row in rows:
             ratios = f"{row.macs / rows[-1].macs:.2f}", f"{row.seconds / rows[-1].seconds:.2f}"
-            table.add_row(str(row.width), *ratios, f"{row.seconds * 1e3:.2f}", f"{row.median * 1e3:.2f}")
+            table.add_row(
+                str(row.width), *ratios, f"{row.seconds * 1e3:.2f}", f"{row.median * 1e3:.2f}"
+            )
         out.print(table)
 
 

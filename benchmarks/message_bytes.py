@@ -1,14 +1,14 @@
 """What a client is sent and sends back in a round over Flower, in bytes, beside 4 bytes for each weight it holds."""
 
+from fjord.core.width import Width, uniform_widths
+from fjord.elastic.client_model import slice_index, take_tensors
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.slice import places, taken
 from fjord.engines.flower.codec import encode_task, encode_update
-from fjord.engines.flower.engine import Order
+from fjord.engines.flower.engine import RunSpec
 from fjord.engines.flower.grid import content_bytes
-from fjord.local import Task, Update
 from fjord.models.catalog import PAPER
-from fjord.width import Width, uniform
+from fjord.training.local import Assignment, ClientUpdate
 
 RECIPES = {"resnet18": "cifar10", "cnn": "femnist", "rnn": "shakespeare"}
 
@@ -17,12 +17,16 @@ def sizes(model: ElasticModel, recipe: str, width: Width) -> tuple[int, int, int
     """Return the bytes of the weights, and of the messages to and from a client with this ceiling."""
     space = model.space.upto(width)
     held = model.plan.ordered(width)
-    tensors = taken(model, places(model, held, space.widths))
+    tensors = take_tensors(model, slice_index(model, held, space.widths))
     counts = dict.fromkeys(space.widths, 100)
-    task = Task(3399, 499, 0.001, held, space, tensors)
-    update = Update(3399, tensors, 500, 1.2345678901234567, counts, counts, 10**13)
-    down = encode_task(task, model.plan, Order(recipe, ("seed=1",)).fields())
-    return 4 * sum(t.numel() for t in tensors.values()), content_bytes(down), content_bytes(encode_update(task, update))
+    task = Assignment(3399, 499, 0.001, held, space, tensors)
+    update = ClientUpdate(3399, tensors, 500, 1.2345678901234567, counts, counts, 10**13)
+    down = encode_task(task, model.plan, RunSpec(recipe, ("seed=1",)).fields())
+    return (
+        4 * sum(t.numel() for t in tensors.values()),
+        content_bytes(down),
+        content_bytes(encode_update(task, update)),
+    )
 
 
 def main() -> None:
@@ -31,7 +35,9 @@ def main() -> None:
     )
     for name, recipe in RECIPES.items():
         entry = PAPER[name]()
-        model = elasticize(entry.model, *entry.inputs, widths=uniform(5), freeze=entry.freeze)
+        model = elasticize(
+            entry.model, *entry.inputs, widths=uniform_widths(5), freeze=entry.freeze
+        )
         full = sizes(model, recipe, Width(1))[0]
         for width in model.space.widths:
             weights, down, up = sizes(model, recipe, width)

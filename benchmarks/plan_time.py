@@ -26,7 +26,9 @@ def cases() -> Iterator[Case]:
 
 
 def main() -> None:
-    table = Table("model", "parameters", "seconds", "again", "built from", title="elasticize, two cores")
+    table = Table(
+        "model", "parameters", "seconds", "again", "built from", title="elasticize, two cores"
+    )
     for name, make in cases():
         model, inputs = make()
         spans = []
@@ -34,7 +36,9 @@ def main() -> None:
             start = time.perf_counter()
             elastic = fjord.elasticize(model, inputs)
             spans.append(f"{time.perf_counter() - start:.1f}")
-        table.add_row(name, f"{sum(p.numel() for p in model.parameters()):,}", *spans, elastic.blueprint.route)
+        table.add_row(
+            name, f"{sum(p.numel() for p in model.parameters()):,}", *spans, elastic.blueprint.route
+        )
     Console(width=100, highlight=False).print(table)
 
 

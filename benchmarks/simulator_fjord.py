@@ -5,21 +5,23 @@ import time
 import torch
 
 from benchmarks.simulator_task import BATCH, COHORT, LR, accuracy, arguments, read, report
-from fjord.data.federated import Generated, TestSet
-from fjord.engines.inprocess import InProcess
-from fjord.experiment import Experiment
-from fjord.local import Trainer
+from fjord.data.federated import GeneratedData, TestSet
+from fjord.engines.in_process import InProcessEngine
+from fjord.experiments.experiment import Experiment
 from fjord.models import femnist_cnn
+from fjord.training.local import ClientTrainer
 
 NEVER = 1_000_000
 """More rounds than are taken: the last round of a schedule is evaluated, and no tool evaluates while it is timed."""
 
 
-def clients(path: str) -> Generated:
+def clients(path: str) -> GeneratedData:
     data = read(path)
-    test = TestSet(data["test_inputs"], data["test_targets"], torch.full_like(data["test_targets"], -1))
+    test = TestSet(
+        data["test_inputs"], data["test_targets"], torch.full_like(data["test_targets"], -1)
+    )
     pairs = list(zip(data["inputs"], data["targets"], strict=True))
-    return Generated(len(pairs), pairs.__getitem__, test)
+    return GeneratedData(len(pairs), pairs.__getitem__, test)
 
 
 def main() -> None:
@@ -39,8 +41,8 @@ def main() -> None:
         seed=asked.seed,
     )
     federation = next(iter(experiment.federations()))
-    trainer = Trainer(federation.model, federation.data, federation.training, asked.seed)
-    with InProcess(trainer, federation.data.test, asked.workers) as engine:
+    trainer = ClientTrainer(federation.model, federation.data, federation.training, asked.seed)
+    with InProcessEngine(trainer, federation.data.test, asked.workers) as engine:
         rounds = federation.rounds(engine)
         marks = []
         for _ in range(asked.rounds + 1):

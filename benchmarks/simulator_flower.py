@@ -25,7 +25,10 @@ client_app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """Train one client for an epoch."""
     torch.set_num_threads(1)
-    data, client = read(str(message.content["config"]["data"])), int(context.node_config["partition-id"])
+    data, client = (
+        read(str(message.content["config"]["data"])),
+        int(context.node_config["partition-id"]),
+    )
     inputs, targets = data["inputs"][client], data["targets"][client]
     net = femnist_cnn()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
@@ -38,7 +41,9 @@ def train(message: Message, context: Context) -> Message:
         optimizer.step()
         total += loss.detach()
     metrics = MetricRecord({"num-examples": len(inputs), "loss": float(total)})
-    return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message
+    )
 
 
 def main() -> None:
@@ -55,7 +60,9 @@ def main() -> None:
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
         torch.manual_seed(asked.seed)
-        strategy = FedAvg(fraction_train=COHORT / CLIENTS, fraction_evaluate=0.0, min_available_nodes=CLIENTS)
+        strategy = FedAvg(
+            fraction_train=COHORT / CLIENTS, fraction_evaluate=0.0, min_available_nodes=CLIENTS
+        )
         strategy.start(
             grid=grid,
             initial_arrays=ArrayRecord(femnist_cnn().state_dict()),
@@ -64,7 +71,10 @@ def main() -> None:
             evaluate_fn=mark,
         )
 
-    resources = {"init_args": {"num_cpus": asked.workers}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    resources = {
+        "init_args": {"num_cpus": asked.workers},
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
     run_simulation(server_app, client_app, num_supernodes=CLIENTS, backend_config=resources)
     net = femnist_cnn()
     net.load_state_dict(last[0].to_torch_state_dict())

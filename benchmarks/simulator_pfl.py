@@ -84,14 +84,18 @@ def main() -> None:
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=asked.rounds + 1,
-            evaluation_frequency=asked.rounds + 2,  # in the first round, which is warm-up, and never again
+            evaluation_frequency=asked.rounds
+            + 2,  # in the first round, which is warm-up, and never again
             train_cohort_size=COHORT,
             val_cohort_size=None,
         ),
         backend=SimulatedBackend(users, users),
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_batch_size=BATCH, local_num_epochs=1, local_learning_rate=LR, local_max_grad_norm=None
+            local_batch_size=BATCH,
+            local_num_epochs=1,
+            local_learning_rate=LR,
+            local_max_grad_norm=None,
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=256),
         callbacks=[callback],

@@ -21,13 +21,21 @@ CLIENTS, COHORT, EXAMPLES, BATCH, LR = 100, 10, 192, 16, 0.1
 
 def write(path: str) -> None:
     """Write the examples of all clients, and the test set."""
-    from fjord.data.writers import writers
+    from fjord.data.writers import synthetic_writers
 
-    data = writers(0, CLIENTS, examples=EXAMPLES)
+    data = synthetic_writers(0, CLIENTS, examples=EXAMPLES)
     drawn = [data.examples(client) for client in range(CLIENTS)]
     inputs, targets = (torch.stack(tensors) for tensors in zip(*drawn, strict=True))
     test = data.test
-    save_file({"inputs": inputs, "targets": targets, "test_inputs": test.inputs, "test_targets": test.targets}, path)
+    save_file(
+        {
+            "inputs": inputs,
+            "targets": targets,
+            "test_inputs": test.inputs,
+            "test_targets": test.targets,
+        },
+        path,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -40,7 +48,9 @@ def accuracy(net: nn.Module, path: str) -> float:
     """Return the share of the test set that the model gets right."""
     data = read(path)
     with torch.no_grad():
-        right = [net.eval()(x).argmax(-1) == y for x, y in zip(*map(_parts, _test(data)), strict=True)]
+        right = [
+            net.eval()(x).argmax(-1) == y for x, y in zip(*map(_parts, _test(data)), strict=True)
+        ]
     return float(torch.cat(right).float().mean())
 
 
@@ -59,7 +69,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--started", type=float, default=time.time(), help="when the process was started")
+    parser.add_argument(
+        "--started", type=float, default=time.time(), help="when the process was started"
+    )
     return parser.parse_args()
 
 
@@ -70,6 +82,7 @@ def report(started: float, marks: list[float], score: float, packages: tuple[str
         "seconds_per_round": (marks[-1] - marks[0]) / (len(marks) - 1),
         "rounds": len(marks) - 1,
         "accuracy": score,
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in ("torch", *packages)},
+        "versions": {"python": platform.python_version()}
+        | {p: version(p) for p in ("torch", *packages)},
     }
     print(json.dumps(result), file=sys.stdout, flush=True)

@@ -72,9 +72,14 @@ def measure(line: list[str], data: str) -> dict[str, Any]:
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
     """Return the results in Markdown; the last column divides by ours with as many processes."""
     ours = {
-        workers: _mean(results, tool, "seconds_per_round") for tool, (_, workers) in TOOLS.items() if "fjord" in tool
+        workers: _mean(results, tool, "seconds_per_round")
+        for tool, (_, workers) in TOOLS.items()
+        if "fjord" in tool
     }
-    lines = ["| tool | set-up, s | a round, s | in all, s | accuracy | a round / ours |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| tool | set-up, s | a round, s | in all, s | accuracy | a round / ours |",
+        "|---|---|---|---|---|---|",
+    ]
     for tool, runs in results.items():
         scores = [run["accuracy"] for run in runs]
         spread = f" ± {stdev(scores):.1%}" if len(scores) > 1 else ""
@@ -82,7 +87,9 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
         ratio = a_round / ours[TOOLS[tool][1]] if TOOLS[tool][1] in ours else float("nan")
         times = (f"{_mean(results, tool, key):.1f}" for key in ("seconds_setup", "seconds_in_all"))
         setup, in_all = times
-        lines.append(f"| {tool} | {setup} | {a_round:.3f} | {in_all} | {mean(scores):.1%}{spread} | {ratio:.2f} |")
+        lines.append(
+            f"| {tool} | {setup} | {a_round:.3f} | {in_all} | {mean(scores):.1%}{spread} | {ratio:.2f} |"
+        )
     return "\n".join(lines)
 
 
@@ -92,7 +99,9 @@ def _mean(results: dict[str, list[dict[str, Any]]], tool: str, key: str) -> floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare simulators of federated learning.")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter of the simulators' environment")
+    parser.add_argument(
+        "--python", default=sys.executable, help="the interpreter of the simulators' environment"
+    )
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tools", nargs="*", default=list(TOOLS), choices=list(TOOLS))
@@ -108,7 +117,9 @@ def main() -> None:
                 runs.append(measure(command(python, tool, asked.rounds, seed), data))
                 print(f"{tool}, seed {seed}: {runs[-1]}", file=sys.stderr)
     print(f"{asked.rounds} rounds after one of warm-up, {asked.seeds} seeds\n\n{table(results)}\n")
-    versions = {name: value for runs in results.values() for name, value in runs[0]["versions"].items()}
+    versions = {
+        name: value for runs in results.values() for name, value in runs[0]["versions"].items()
+    }
     print("Versions: " + ", ".join(f"{name} {value}" for name, value in versions.items()) + "\n")
     for tool in results:
         print(f"- {tool}: `{' '.join(command('python', tool, asked.rounds, 0))} --data FILE`")

@@ -18,8 +18,9 @@ from torch.func import functional_call
 
 import fjord
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import take
+from fjord.elastic.plan import take_slice
 from fjord.models.catalog import find_model
+from fjord.training.objective import cross_entropy
 
 SGD = partial(torch.optim.SGD, lr=0.01, momentum=0.9)
 Step = Callable[[], object]
@@ -36,20 +37,24 @@ def batch_of(name: str) -> tuple[Tensor, Tensor]:
 
 def ours(elastic: ElasticModel, batch: tuple[Tensor, Tensor], width: Fraction) -> Step:
     optimizer = fjord.SlicedOptimizer(elastic, SGD)
-    return lambda: fjord.train_step(elastic, optimizer, fjord.plain(), batch, (width, Fraction(1)))
+    return lambda: fjord.train_step(
+        elastic, optimizer, fjord.ordered_dropout(), batch, (width, Fraction(1))
+    )
 
 
 def usual(elastic: ElasticModel, batch: tuple[Tensor, Tensor], width: Fraction) -> Step:
     """Slice the full-size weights inside the forward pass; gradients and momentum are full-size."""
     shell = elastic.cut(width).train()
-    full = {name: nn.Parameter(t.detach().clone()) for name, t in elastic.cut("1").named_parameters()}
+    full = {
+        name: nn.Parameter(t.detach().clone()) for name, t in elastic.cut("1").named_parameters()
+    }
     indices = elastic.plan.kept_indices(elastic.plan.ordered(width))
     optimizer = SGD(full.values())
 
     def step() -> None:
         optimizer.zero_grad()
-        sliced = {name: take(weight, indices[name]) for name, weight in full.items()}
-        fjord.cross_entropy(functional_call(shell, sliced, (batch[0],)), batch[1]).backward()
+        sliced = {name: take_slice(weight, indices[name]) for name, weight in full.items()}
+        cross_entropy(functional_call(shell, sliced, (batch[0],)), batch[1]).backward()
         optimizer.step()
 
     return step
@@ -73,15 +78,26 @@ def main() -> None:
         entry, batch = find_model(name), batch_of(name)
         elastic = fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze)
         widths = elastic.space.widths
-        macs = [row.macs for row in fjord.footprints(elastic, (batch[0][:1],))]
+        macs = [row.macs for row in fjord.measure_footprints(elastic, (batch[0][:1],))]
         steps = [make(elastic, batch, width) for width in widths for make in (ours, usual)]
         measured = times(steps, repeats)
         mine, theirs = measured[::2], measured[1::2]
         table = Table(
-            "width", "MACs / full", "step / full", "ms", "usual way, ms", "usual / ours", title=f"{name}, one step"
+            "width",
+            "MACs / full",
+            "step / full",
+            "ms",
+            "usual way, ms",
+            "usual / ours",
+            title=f"{name}, one step",
         )
         for width, mac, own, other in zip(widths, macs, mine, theirs, strict=True):
-            ratios = (f"{mac / macs[-1]:.2f}", f"{own / mine[-1]:.2f}", f"{own * 1e3:.2f}", f"{other * 1e3:.2f}")
+            ratios = (
+                f"{mac / macs[-1]:.2f}",
+                f"{own / mine[-1]:.2f}",
+                f"{own * 1e3:.2f}",
+                f"{other * 1e3:.2f}",
+            )
             table.add_row(str(width), *ratios, f"{other / own:.2f}")
         out.print(table)
 

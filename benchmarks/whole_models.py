@@ -19,13 +19,14 @@ from rich.table import Table
 from torch import Tensor
 
 import fjord
+from fjord.core.width import Width
 from fjord.data.federated import FederatedData
-from fjord.devices.tiers import usual
+from fjord.devices.tiers import usual_devices
 from fjord.elastic.recalibrate import has_statistics
-from fjord.evaluate import Tested, examine
-from fjord.federation import Federation
-from fjord.recipes.find import apply_settings, find_recipe
-from fjord.runs import RunFolder
+from fjord.experiments.recipes.find import apply_settings, find_recipe
+from fjord.experiments.runs import RunFolder
+from fjord.federated.rounds import Federation
+from fjord.training.evaluate import ExampleScores, score_examples
 
 OUT, BATCH, CLIENTS = Console(highlight=False), 250, 10
 METHODS = ("fd", "efd", "fedrolex")
@@ -37,18 +38,20 @@ def inputs(data: FederatedData) -> Iterator[Tensor]:
         yield from (data.prepare(part, None) for part in data.examples(client)[0].split(BATCH))
 
 
-def score(model: fjord.ElasticModel, data: FederatedData, width: fjord.Width) -> str:
-    (parts,) = examine(model.eval(), data.test, [width], BATCH).values()
-    found = Tested.joined(parts).score()
+def score(model: fjord.ElasticModel, data: FederatedData, width: Width) -> str:
+    (parts,) = score_examples(model.eval(), data.test, [width], BATCH).values()
+    found = ExampleScores.joined(parts).score()
     return f"{found.accuracy:.2%}, perplexity {found.perplexity:.4g}"
 
 
-def held_share(federation: Federation, width: fjord.Width) -> float:
+def held_share(federation: Federation, width: Width) -> float:
     """Return the share of a model's units that a client holds, in the mean over clients."""
     if federation.method.name == "fd":
         return float(min(federation.lowest, width) / width)
-    devices = usual(federation.devices)
-    ceilings = (federation.usable(devices.ceiling(i, 0), i) for i in range(federation.data.num_clients))
+    devices = usual_devices(federation.devices)
+    ceilings = (
+        federation.usable(devices.ceiling(i, 0), i) for i in range(federation.data.num_clients)
+    )
     return fmean(float(min(ceiling, width) / width) for ceiling in ceilings)
 
 
@@ -66,12 +69,16 @@ def main(folder: Path) -> None:
     experiment = apply_settings(find_recipe(recipe["name"])(), recipe["set"])
     federation = next(iter(experiment.federations()))
     if federation.method.name not in METHODS:
-        sys.exit(f"{folder}: is a run of {federation.method.name}; parts that change are trained in {METHODS} only")
+        sys.exit(
+            f"{folder}: is a run of {federation.method.name}; parts that change are trained in {METHODS} only"
+        )
     if not (paths := sorted(folder.glob("model*.safetensors"))):
-        sys.exit(f"{folder}: has no weights (results keep none); `fjord run` makes a folder that has them")
+        sys.exit(
+            f"{folder}: has no weights (results keep none); `fjord run` makes a folder that has them"
+        )
     table = Table("model", "as trained", "mended", "by", title=str(folder))
     for path in paths:
-        model = fjord.load(path, experiment.model)
+        model = fjord.load_model(path, experiment.model)
         (width,), data = model.space.widths, federation.data
         before = score(model, data, width)
         if has_statistics(model):

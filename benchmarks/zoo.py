@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import fjord
-from fjord.runs import environment
+from fjord.experiments.runs import describe_environment
 
 LIST = Path(__file__).with_name("zoo_models.txt")
 PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
@@ -54,7 +54,9 @@ def build(name: str, **options: Any) -> Made:
     if name.startswith("tv:"):
         import torchvision
 
-        return torchvision.models.get_model(name[3:], weights=None, **options), (torch.randn(2, 3, 224, 224),)
+        return torchvision.models.get_model(name[3:], weights=None, **options), (
+            torch.randn(2, 3, 224, 224),
+        )
     import timm
 
     model = timm.create_model(name, pretrained=False, **options)
@@ -74,7 +76,9 @@ def outcome(name: str, make: Callable[[str], Made] = build) -> Outcome:
         for mode in (True, False):
             half.train(mode)(torch.cat([inputs[0], inputs[0][:1]]))
     except Exception as error:  # any failure is a row of the table
-        return Outcome(name, time.perf_counter() - start, failure=f"{type(error).__name__}: {error}")
+        return Outcome(
+            name, time.perf_counter() - start, failure=f"{type(error).__name__}: {error}"
+        )
     share = sum(p.numel() for p in half.parameters()) / sum(p.numel() for p in model.parameters())
     return Outcome(name, seconds, elastic.blueprint.route, len(elastic.plan.families), share)
 
@@ -82,7 +86,7 @@ def outcome(name: str, make: Callable[[str], Made] = build) -> Outcome:
 def page(outcomes: list[Outcome]) -> str:
     """Return the results as a page."""
     good = [o for o in outcomes if not o.failure]
-    env = environment()
+    env = describe_environment()
     lines = [
         "# Models no one here wrote",
         "",
@@ -93,7 +97,10 @@ def page(outcomes: list[Outcome]) -> str:
         "",
         "| model | built from | families | weights | seconds |",
         "|---|---|---|---|---|",
-        *(f"| {o.name} | {o.route} | {o.families} | {o.share:.2f} | {o.seconds:.1f} |" for o in good),
+        *(
+            f"| {o.name} | {o.route} | {o.families} | {o.share:.2f} | {o.seconds:.1f} |"
+            for o in good
+        ),
         "",
         "## Refused",
         "",

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes they start: many threads on few cores wait for each other
+os.environ["OMP_NUM_THREADS"] = (
+    "1"  # and so do the processes they start: many threads on few cores wait for each other
+)
 LONG = (
     *("test_deployment.py", "test_docs.py", "test_tasks.py", "test_zoo.py", "test_reliability.py"),
     *("test_flower.py", "test_fleet.py", "test_profile.py", "test_export.py", "test_theorem1.py"),

@@ -7,40 +7,31 @@ import fjord
 
 SOURCE = Path(fjord.__file__).parent
 LAYERS = [
-    {"width", "seeding", "threads", "extras"},
-    {"elastic", "models"},
-    {"data"},
-    {"objective", "footprint", "devices", "merge"},
-    {"optim", "evaluate"},
-    {"train", "inference", "shortage"},
-    {"local"},
-    {"check", "methods", "strategies", "timing", "answers"},
-    {"narrow"},
+    {"core"},
+    {"elastic", "data", "devices", "models"},
+    {"training"},
+    {"federated"},
     {"engines"},
-    {"federation", "settings"},
-    {"experiment"},
-    {"runs", "logs", "profiling"},
-    {"runner"},
-    {"central"},
-    {"recipes", "report"},
-    {"reproduce"},
-    {"app", "exports"},
+    {"experiments"},
+    {"report", "deploy"},
     {"cli"},
 ]
 ONLY_IN = {
     "matplotlib": "report",
+    "jinja2": "report",
     "flwr": "engines",
     "ray": "engines",
+    "psutil": "engines",
     "datasets": "data",
     "flwr_datasets": "data",
     "PIL": "data",
     "typer": "cli",
-    "tensorboard": "logs",
-    "wandb": "logs",
-    "onnx": "exports",
-    "onnxruntime": "exports",
-    "onnxscript": "exports",
-    "executorch": "exports",
+    "tensorboard": "experiments",
+    "wandb": "experiments",
+    "onnx": "deploy",
+    "onnxruntime": "deploy",
+    "onnxscript": "deploy",
+    "executorch": "deploy",
 }
 
 
@@ -54,36 +45,74 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-def room(module: str) -> str:
-    return module.split(".")[1] if "." in module else module
+def modules() -> list[tuple[str, Path]]:
+    """Every module of a room, with the room's name."""
+    return [(path.relative_to(SOURCE).parts[0], path) for path in SOURCE.glob("*/**/*.py")]
+
+
+def test_the_top_floor_has_one_module():
+    assert [path.name for path in SOURCE.glob("*.py")] == ["__init__.py"]
+
+
+def test_every_room_is_in_a_layer():
+    assert {room for room, _ in modules()} == set.union(*LAYERS)
 
 
 def test_imports_go_downward():
-    rank = {name: i for i, names in enumerate(LAYERS) for name in names}
-    for path in SOURCE.rglob("*.py"):
-        here = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-        if here == "__init__":
-            continue
+    rank = {room: place for place, rooms in enumerate(LAYERS) for room in rooms}
+    for room, path in modules():
         for module in imports(path):
             if module.startswith("fjord."):
-                there = room(module)
-                assert there == here or rank[there] < rank[here], f"{path.name} imports {module}"
+                other = module.split(".")[1]
+                assert other == room or rank[other] < rank[room], f"{path} imports {module}"
+
+
+def test_the_package_knows_nothing_of_what_lies_outside_the_wheel():
+    for _, path in modules():
+        outside = {"reproduction", "benchmarks", "tests"}
+        assert not {module.split(".")[0] for module in imports(path)} & outside, path
 
 
 def test_optional_libraries_stay_in_their_rooms():
-    for path in SOURCE.rglob("*.py"):
-        here = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    for room, path in modules():
         for module in imports(path):
-            assert ONLY_IN.get(module.split(".")[0], here) == here, f"{path} imports {module}"
+            assert ONLY_IN.get(module.split(".")[0], room) == room, f"{path} imports {module}"
 
 
 def test_report_reads_run_folders_and_no_training_code():
+    allowed = (
+        "fjord.core.",
+        "fjord.report",
+        "fjord.experiments.runs",
+        "fjord.experiments.settings",
+    )
     for path in (SOURCE / "report").glob("*.py"):
-        allowed = {"fjord.runs", "fjord.width", "fjord.extras"}
-        assert {m for m in imports(path) if m.startswith("fjord") and not m.startswith("fjord.report")} <= allowed
+        for module in imports(path):
+            assert not module.startswith("fjord") or module.startswith(allowed), path
+
+
+def test_tests_mirror_the_package():
+    """The tests of a module are found by its name: tests/ROOM/test_MODULE*.py."""
+    tests = Path(__file__).parent
+    for path in tests.glob("*/**/test_*.py"):
+        room = path.parent.relative_to(tests)
+        if room.parts[0] == "reproduction":
+            source = SOURCE.parents[1] / room
+        else:
+            source = SOURCE / room
+        names = {module.stem for module in source.glob("*.py")}
+        names |= {folder.name for folder in source.iterdir() if folder.is_dir()}
+        words = path.stem.removeprefix("test_").split("_")
+        starts = {"_".join(words[:count]) for count in range(1, len(words) + 1)}
+        assert starts & names, f"{path}: no module of {source} has this name"
 
 
 def test_what_is_exported_exists():
     assert len(set(fjord.__all__)) == len(fjord.__all__)
     for name in fjord.__all__:
         assert getattr(fjord, name) is not None
+
+
+def test_no_public_name_hides_a_room():
+    rooms = {room for room, _ in modules()}
+    assert not rooms & set(fjord.__all__)

@@ -3,10 +3,12 @@
 import re
 from pathlib import Path
 
+import commands
 import pytest
 
-import commands
-from fjord.recipes import paper
+from fjord.core.width import parse_width
+from fjord.experiments.recipes import paper
+from fjord.federated.methods import ClientContext
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -47,7 +49,11 @@ def test_the_commands_of_the_readme_run(folder):
     written = [line.split() for line in lines if line.startswith("fjord ")]
     assert len(written) == 22
     # Others run these: test_deployment.py, test_flower.py, and those of the pages on devices and inference.
-    elsewhere = [words for words in written if {"fleet", "flower", "flower-sim", "profile", "search"} & set(words)]
+    elsewhere = [
+        words
+        for words in written
+        if {"fleet", "flower", "flower-sim", "profile", "search"} & set(words)
+    ]
     assert len(elsewhere) == 5
     chosen = [words for words in written if words not in elsewhere]
     real = [command for command in chosen if paper.RECIPES.keys() & set(command[2:3])]
@@ -63,7 +69,8 @@ def test_the_commands_of_the_readme_run(folder):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    "page",
+    ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))],
 )
 def test_links_lead_somewhere(page):
     path = ROOT / page
@@ -77,14 +84,21 @@ def test_the_table_of_the_readme_is_what_the_counter_gives():
 
     for name in ("cnn", "rnn"):
         entry = find_model(name)
-        rows = fjord.footprints(fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze), entry.inputs)
+        rows = fjord.measure_footprints(
+            fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze), entry.inputs
+        )
         for counts in ([r.macs for r in rows], [r.weights for r in rows]):
             assert " | ".join(f"{n:,}" for n in counts) in README
 
 
 def test_the_python_of_the_page_on_data_runs():
     names: dict[str, object] = {}
-    exec("\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "data.md").read_text(), re.S)), names)
+    exec(
+        "\n".join(
+            re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "data.md").read_text(), re.S)
+        ),
+        names,
+    )
     assert names["data"].num_clients == 20
 
 
@@ -94,6 +108,6 @@ def test_the_python_of_the_page_on_federated_training_runs():
     exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
     import fjord
 
-    grant = fjord.Grant(*map(fjord.parse_width, ("3/5", "1", "1/5")), fjord.uniform(5), 0, None)
+    grant = ClientContext(*map(parse_width, ("3/5", "1", "1/5")), fjord.uniform_widths(5), 0, None)
     assert names["mine"].sample(grant) == fjord.WidthSpace.of({"1/5": 1, "3/5": 3})
     assert [str(names["devices"](10, 0).ceiling(3, t)) for t in (21, 23)] == ["1/5", "1/5"]

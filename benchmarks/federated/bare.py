@@ -12,21 +12,26 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.federated.tasks import OUT, resnet, rnn, timed, touched, unscored
+from fjord.core.width import Width
 from fjord.data.federated import Batch
-from fjord.engines.inprocess import InProcess
-from fjord.experiment import Experiment
-from fjord.federation import Federation
-from fjord.local import Trainer
-from fjord.objective import LogitsAt
-from fjord.width import Width
+from fjord.engines.in_process import InProcessEngine
+from fjord.experiments.experiment import Experiment
+from fjord.federated.rounds import Federation
+from fjord.training.local import ClientTrainer
+from fjord.training.objective import LogitsAt
 
 Step = tuple[Batch, Width, Width]
 """A batch, the width it is trained at, and the widest that the client holds."""
 
 
-def record_steps(trainer: Trainer) -> list[Step]:
+def record_steps(trainer: ClientTrainer) -> list[Step]:
     """Return a list to which the trainer adds every step it takes from now on."""
-    found, coming, objective, make = list[Step](), deque[Batch](), trainer.how.objective, trainer._batches
+    found, coming, objective, make = (
+        list[Step](),
+        deque[Batch](),
+        trainer.how.objective,
+        trainer._batches,
+    )
 
     def batches(inputs: Tensor, targets: Tensor, seed: int) -> Iterator[Batch]:
         for batch in make(inputs, targets, seed):
@@ -48,7 +53,9 @@ class BareLoop:
 
     def __init__(self, federation: Federation) -> None:
         self.distils = federation.method.name == "fjord-kd"
-        self.nets = {width: federation.model.cut(width).train() for width in federation.space.widths}
+        self.nets = {
+            width: federation.model.cut(width).train() for width in federation.space.widths
+        }
         make = partial(torch.optim.SGD, lr=federation.schedule.lr)
         self.optimizers = {width: make(net.parameters()) for width, net in self.nets.items()}
 
@@ -79,7 +86,7 @@ def against_bare(experiment: Experiment, warm_up: int, rounds: int) -> tuple[flo
     """Return the median seconds of our round and of the bare loop, and the median of their ratio."""
     federation, trainer = touched(experiment)
     bare, steps, pairs = BareLoop(federation), record_steps(trainer), list[tuple[float, float]]()
-    with InProcess(trainer, federation.data.test, workers=1) as engine:
+    with InProcessEngine(trainer, federation.data.test, workers=1) as engine:
         ours = federation.rounds(engine)
         for _ in range(warm_up + rounds):
             pairs.append((timed(partial(next, ours)), timed(partial(bare, steps))))
@@ -91,7 +98,11 @@ def against_bare(experiment: Experiment, warm_up: int, rounds: int) -> tuple[flo
 def bare() -> None:
     """Compare a round of one worker with a bare PyTorch loop over the same steps."""
     table = Table(
-        "task", "a round, s", "bare loop, s", "ratio", title="one worker over a bare loop (bar: at most 1.10)"
+        "task",
+        "a round, s",
+        "bare loop, s",
+        "ratio",
+        title="one worker over a bare loop (bar: at most 1.10)",
     )
     kd = {"method": "fjord-kd"}
     for name, experiment, warm_up, rounds in (

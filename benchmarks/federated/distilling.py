@@ -6,25 +6,27 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks.federated.tasks import ALL_WHOLE, OUT, touched, unscored
-from fjord.data.federated import Generated, TestSet
-from fjord.engines.inprocess import InProcess
-from fjord.experiment import Experiment
-from fjord.methods import fjord_kd
-from fjord.objective import LogitsAt, cross_entropy, divergence
-from fjord.width import Width, WidthSpace
+from fjord.core.width import Width, WidthSpace
+from fjord.data.federated import GeneratedData, TestSet
+from fjord.engines.in_process import InProcessEngine
+from fjord.experiments.experiment import Experiment
+from fjord.federated.methods import fjord_kd
+from fjord.training.objective import LogitsAt, cross_entropy, distillation_loss
 
 
 def both_passes(logits_at: LogitsAt, target: Tensor, width: Width, widest: Width) -> Tensor:
     """Return the objective of fjord-kd, literally: teacher and student run even where they are one."""
     teacher, student = logits_at(widest), logits_at(width)
-    return cross_entropy(teacher, target) + divergence(student, teacher, target)
+    return cross_entropy(teacher, target) + distillation_loss(student, teacher, target)
 
 
 def few_rounds(experiment: Experiment, count: int) -> tuple[dict[str, Tensor], int, float]:
     """Return the weights after some rounds, the multiply-accumulates they took and the seconds."""
     federation, trainer = touched(experiment)
-    with InProcess(trainer, federation.data.test) as engine:
-        records = [record for record, _ in zip(federation.rounds(engine), range(count), strict=False)]
+    with InProcessEngine(trainer, federation.data.test) as engine:
+        records = [
+            record for record, _ in zip(federation.rounds(engine), range(count), strict=False)
+        ]
     macs = sum(tier.macs for record in records for tier in record.tiers.values())
     return federation.model.state_dict(), macs, sum(record.seconds for record in records)
 
@@ -32,11 +34,11 @@ def few_rounds(experiment: Experiment, count: int) -> tuple[dict[str, Tensor], i
 def in_double(experiment: Experiment) -> Experiment:
     """Return the same in double precision: what differs by rounding alone then all but vanishes."""
 
-    def data(seed: int) -> Generated:
+    def data(seed: int) -> GeneratedData:
         single = experiment.data(seed)
         made = [(x.double(), y) for x, y in map(single.examples, range(single.num_clients))]
         test = TestSet(single.test.inputs.double(), single.test.targets, single.test.owners)
-        return Generated(len(made), made.__getitem__, test)
+        return GeneratedData(len(made), made.__getitem__, test)
 
     return replace(experiment, model=lambda: experiment.model().double(), data=data)
 
@@ -50,9 +52,22 @@ def gap(one: dict[str, Tensor], other: dict[str, Tensor]) -> str:
 def distillation() -> None:
     """Compare fjord-kd with the same objective that skips nothing, in single and in double precision."""
     literal = replace(fjord_kd(), objective=both_passes)
-    table = Table("5 rounds of 10 clients", "MACs", "skipping none", "ratio", "seconds", "gap, float32", "float64")
-    table.title = "fjord-kd skips the student where it is the teacher (bar: same weights, fewer MACs)"
-    for name, change in (("five tiers", {}), ("all at full width", {"widths": WidthSpace.of(["1"]), **ALL_WHOLE})):
+    table = Table(
+        "5 rounds of 10 clients",
+        "MACs",
+        "skipping none",
+        "ratio",
+        "seconds",
+        "gap, float32",
+        "float64",
+    )
+    table.title = (
+        "fjord-kd skips the student where it is the teacher (bar: same weights, fewer MACs)"
+    )
+    for name, change in (
+        ("five tiers", {}),
+        ("all at full width", {"widths": WidthSpace.of(["1"]), **ALL_WHOLE}),
+    ):
         experiment = replace(unscored(10), method="fjord-kd", **change)
         own, macs, seconds = few_rounds(experiment, 5)
         other, all_macs, all_seconds = few_rounds(replace(experiment, method=literal), 5)

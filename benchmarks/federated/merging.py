@@ -14,32 +14,37 @@ from rich.table import Table
 
 import fjord
 from benchmarks.federated.tasks import ALL_WHOLE, OUT, images, resnet, timed
-from fjord.check import fault_of
+from fjord.core.width import uniform_widths
+from fjord.elastic.client_model import slice_index, take_tensors
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.slice import places, taken
-from fjord.engines.inprocess import InProcess
-from fjord.local import Task, Update, size
-from fjord.merge import NestedMean
+from fjord.engines.in_process import InProcessEngine
+from fjord.federated.aggregation import NestedMean
+from fjord.federated.server_optimizers import apply_mean
+from fjord.federated.validation import find_fault
 from fjord.models import cifar_resnet18
-from fjord.strategies.server import apply
-from fjord.width import uniform
+from fjord.training.local import Assignment, ClientUpdate, total_bytes
 
 
-def ten_tasks(model: ElasticModel) -> list[Task]:
+def ten_tasks(model: ElasticModel) -> list[Assignment]:
     """Return what ten clients of uniform-5 tiers are sent, two of each tier."""
     found = []
-    for client, ceiling in enumerate(w for w in reversed(uniform(5).widths) for _ in range(2)):
-        space, held = uniform(5).upto(ceiling), model.plan.ordered(ceiling)
-        tensors = {key: t.detach() for key, t in taken(model, places(model, held, space.widths)).items()}
-        found.append(Task(client, 0, 0.1, held, space, tensors))
+    for client, ceiling in enumerate(
+        w for w in reversed(uniform_widths(5).widths) for _ in range(2)
+    ):
+        space, held = uniform_widths(5).upto(ceiling), model.plan.ordered(ceiling)
+        tensors = {
+            key: t.detach()
+            for key, t in take_tensors(model, slice_index(model, held, space.widths)).items()
+        }
+        found.append(Assignment(client, 0, 0.1, held, space, tensors))
     return found
 
 
-def answer(task: Task) -> Update:
+def answer(task: Assignment) -> ClientUpdate:
     """Return an update of 100 examples with weights of its own."""
     tensors = {key: t.clone() for key, t in task.tensors.items()}
     width = task.space.largest
-    return Update(task.client_id, tensors, 100, 1.0, {width: 1}, {width: 1}, 0)
+    return ClientUpdate(task.client_id, tensors, 100, 1.0, {width: 1}, {width: 1}, 0)
 
 
 def merge() -> None:
@@ -47,7 +52,9 @@ def merge() -> None:
     model = fjord.elasticize(cifar_resnet18(), torch.randn(2, 3, 24, 24))
     tasks = ten_tasks(model)
     updates = [answer(task) for task in tasks]
-    found = {task.space: places(model, task.held, task.space.widths) for task in tasks}  # as a federation keeps them
+    found = {
+        task.space: slice_index(model, task.held, task.space.widths) for task in tasks
+    }  # as a federation keeps them
     where = [found[task.space] for task in tasks]
     copies = [{key: torch.empty_like(t) for key, t in update.tensors.items()} for update in updates]
 
@@ -55,10 +62,12 @@ def merge() -> None:
         mean = NestedMean(model)
         for update, place in zip(updates, where, strict=True):
             mean.add(update.tensors, place, update.num_examples)
-        apply(model, mean, None, {})
+        apply_mean(model, mean, None, {})
 
     def checked() -> None:
-        assert not any(fault_of(task, update) for task, update in zip(tasks, updates, strict=True))
+        assert not any(
+            find_fault(task, update) for task, update in zip(tasks, updates, strict=True)
+        )
 
     def copied() -> None:
         for copy, update in zip(copies, updates, strict=True):
@@ -67,11 +76,15 @@ def merge() -> None:
 
     times = [[timed(f) for f in (merged, checked, copied)] for _ in range(25)]
     own, check, other = (median(column) for column in zip(*times[3:], strict=True))
-    table = Table("what", "ms", "over copying", title="merging 10 updates of ResNet18 (bar: at most 4)")
-    megabytes = sum(size(update.tensors) for update in updates) / 1e6
+    table = Table(
+        "what", "ms", "over copying", title="merging 10 updates of ResNet18 (bar: at most 4)"
+    )
+    megabytes = sum(total_bytes(update.tensors) for update in updates) / 1e6
     table.add_row(f"copy their {megabytes:.0f} MB", f"{other * 1e3:.1f}", "1")
     table.add_row("merge them into the model", f"{own * 1e3:.1f}", f"{own / other:.2f}")
-    table.add_row("check them, merge them", f"{(own + check) * 1e3:.1f}", f"{(own + check) / other:.2f}")
+    table.add_row(
+        "check them, merge them", f"{(own + check) * 1e3:.1f}", f"{(own + check) / other:.2f}"
+    )
     OUT.print(table)
 
 
@@ -81,7 +94,7 @@ class Answering:
 
     model: ElasticModel
 
-    def __call__(self, task: Task) -> Update:
+    def __call__(self, task: Assignment) -> ClientUpdate:
         """Answer."""
         return answer(task)
 
@@ -89,7 +102,7 @@ class Answering:
 class OneByOne:
     """An engine whose clients answer at once, one after the other."""
 
-    def train(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Update | str]]:
+    def train(self, tasks: Iterable[Assignment]) -> Iterator[tuple[Assignment, ClientUpdate | str]]:
         """Answer each task when it is asked for."""
         for task in tasks:
             yield task, answer(task)
@@ -104,31 +117,44 @@ class OneByOne:
 
 def status(field: str) -> int:
     """Return a size of this process in bytes."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    line = next(
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(field)
+    )
     return int(line.split()[1]) * 1024
 
 
 def peak(cohort: int, num_workers: int) -> float:
     """Return by how many models this process grows in a round; every client holds the whole model."""
-    experiment = replace(resnet(2), cohort_size=cohort, data=partial(images, clients=cohort, examples=1), **ALL_WHOLE)
+    experiment = replace(
+        resnet(2), cohort_size=cohort, data=partial(images, clients=cohort, examples=1), **ALL_WHOLE
+    )
     federation = next(iter(experiment.federations()))
     engine = OneByOne()
     if num_workers > 1:
-        engine = InProcess(Answering(federation.model), federation.data.test, num_workers)
+        engine = InProcessEngine(Answering(federation.model), federation.data.test, num_workers)
     with engine:
         ctypes.CDLL(None).malloc_trim(0)
         before = status("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
         assert not next(federation.rounds(engine)).dropped
-    return (status("VmHWM") - before) / size(federation.model.tensors)
+    return (status("VmHWM") - before) / total_bytes(federation.model.tensors)
 
 
 def memory() -> None:
     """Measure, each in a process of its own, the peak of a round above the model it starts with."""
-    table = Table("engine", "updates", "models", title="memory while merging, above the model itself (bar: at most 4)")
+    table = Table(
+        "engine",
+        "updates",
+        "models",
+        title="memory while merging, above the model itself (bar: at most 4)",
+    )
     for num_workers, name in ((1, "one by one"), (2, "2 workers, main process")):
         for cohort in (10, 100):
             code = f"from benchmarks.federated.merging import peak; print(peak({cohort}, {num_workers}))"
-            found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+            found = subprocess.run(
+                [sys.executable, "-c", code], check=True, capture_output=True, text=True
+            )
             table.add_row(name, str(cohort), f"{float(found.stdout):.2f}")
     OUT.print(table)

@@ -12,13 +12,13 @@ from rich.table import Table
 
 import fjord
 from benchmarks.federated.tasks import OUT, resnet, timed, touched, unscored
-from fjord.data.federated import Generated
-from fjord.data.writers import writer, writers
-from fjord.engines.inprocess import InProcess
-from fjord.experiment import Experiment
-from fjord.federation import Federation, RoundRecord
-from fjord.local import Trainer
+from fjord.data.federated import GeneratedData
+from fjord.data.writers import draw_writer, synthetic_writers
+from fjord.engines.in_process import InProcessEngine
+from fjord.experiments.experiment import Experiment
+from fjord.federated.rounds import Federation, RoundRecord
 from fjord.models import femnist_cnn
+from fjord.training.local import ClientTrainer
 
 
 def speed_up(experiment: Experiment, warm_up: int, rounds: int) -> list[float]:
@@ -28,7 +28,7 @@ def speed_up(experiment: Experiment, warm_up: int, rounds: int) -> list[float]:
         sides = []
         for workers in (1, 2):
             federation, trainer = touched(experiment)
-            engine = stack.enter_context(InProcess(trainer, federation.data.test, workers))
+            engine = stack.enter_context(InProcessEngine(trainer, federation.data.test, workers))
             sides.append(federation.rounds(engine))
         for _ in range(warm_up + rounds):
             for side, taken_ in zip(sides, seconds, strict=True):
@@ -38,7 +38,13 @@ def speed_up(experiment: Experiment, warm_up: int, rounds: int) -> list[float]:
 
 def workers() -> None:
     """Compare one worker with two."""
-    table = Table("task", "1 worker, s a round", "2 workers", "speed-up", title="two workers (bar: at least 1.7)")
+    table = Table(
+        "task",
+        "1 worker, s a round",
+        "2 workers",
+        "speed-up",
+        title="two workers (bar: at least 1.7)",
+    )
     for name, experiment, warm_up, rounds in (
         ("CNN, fjord", unscored(10), 6, 40),
         ("CNN, fjord-kd", replace(unscored(10), method="fjord-kd"), 6, 30),
@@ -52,9 +58,18 @@ def workers() -> None:
 
 def rounds() -> None:
     """Time whole runs of the paper's CNN task: 200 writers of 200 examples, 10 a round, scored every 50 rounds."""
-    table = Table("method", "seconds", "accuracy at 1/5", "at 1", title="500 rounds, 2 workers (aim: below 180 s)")
+    table = Table(
+        "method",
+        "seconds",
+        "accuracy at 1/5",
+        "at 1",
+        title="500 rounds, 2 workers (aim: below 180 s)",
+    )
     base = Experiment(
-        name="rounds", model=femnist_cnn, data=partial(writers, num_clients=200, examples=200), eval_every=50
+        name="rounds",
+        model=femnist_cnn,
+        data=partial(synthetic_writers, num_clients=200, examples=200),
+        eval_every=50,
     )
     for method in ("fjord", "fjord-kd"):
         experiment, records = replace(base, method=method, workers=2), list[RoundRecord]()
@@ -64,17 +79,21 @@ def rounds() -> None:
 
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
-            fjord.run(experiment, Path(folder) / "run", on_round=keep)
+            fjord.run_experiment(experiment, Path(folder) / "run", on_round=keep)
             seconds = time.perf_counter() - start
         scores = list(records[-1].scores.values())
-        table.add_row(method, f"{seconds:.0f}", f"{scores[0].accuracy:.1%}", f"{scores[-1].accuracy:.1%}")
+        table.add_row(
+            method, f"{seconds:.0f}", f"{scores[0].accuracy:.1%}", f"{scores[-1].accuracy:.1%}"
+        )
     OUT.print(table)
 
 
-def few(seed: int, num_clients: int) -> Generated:
+def few(seed: int, num_clients: int) -> GeneratedData:
     """Return writers of 20 examples, made anew whenever they take part; the test set is that of 100 writers."""
-    test = writers(seed, 100, examples=1).test
-    return Generated(num_clients, lambda c: writer(seed, c, 20, "train", 0.5), test, remembered=1)
+    test = synthetic_writers(seed, 100, examples=1).test
+    return GeneratedData(
+        num_clients, lambda c: draw_writer(seed, c, 20, "train", 0.5), test, remembered=1
+    )
 
 
 def population() -> None:
@@ -84,16 +103,22 @@ def population() -> None:
     for _ in range(4):
         made: list[Federation] = []
         experiments = [replace(base, data=partial(few, num_clients=n)) for n in sizes]
-        set_up.append([timed(lambda e=e, m=made: m.append(next(iter(e.federations())))) for e in experiments])
-        trainers = [Trainer(f.model, f.data, f.training, f.seed) for f in made]
-        engines = [InProcess(t, f.data.test) for t, f in zip(trainers, made, strict=True)]
+        set_up.append(
+            [timed(lambda e=e, m=made: m.append(next(iter(e.federations())))) for e in experiments]
+        )
+        trainers = [ClientTrainer(f.model, f.data, f.training, f.seed) for f in made]
+        engines = [InProcessEngine(t, f.data.test) for t, f in zip(trainers, made, strict=True)]
         with engines[0], engines[1]:
             sides = [f.rounds(e) for f, e in zip(made, engines, strict=True)]
             times = [[next(side).seconds for side in sides] for _ in range(40)]
         per_round.extend(times[10:])
     table = Table("clients", "set-up, s", "s a round", title="population (bar: no dearer)")
-    columns = [[median(column) for column in zip(*rows, strict=True)] for rows in (set_up[1:], per_round)]
+    columns = [
+        [median(column) for column in zip(*rows, strict=True)] for rows in (set_up[1:], per_round)
+    ]
     for i, n in enumerate(sizes):
         table.add_row(f"{n:,}", f"{columns[0][i]:.3f}", f"{columns[1][i]:.4f}")
-    table.add_row("ratio", f"{columns[0][1] / columns[0][0]:.2f}", f"{columns[1][1] / columns[1][0]:.2f}")
+    table.add_row(
+        "ratio", f"{columns[0][1] / columns[0][0]:.2f}", f"{columns[1][1] / columns[1][0]:.2f}"
+    )
     OUT.print(table)

@@ -9,14 +9,14 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from fjord.data.federated import Generated, TestSet
-from fjord.data.writers import writers
-from fjord.devices.tiers import Listed
-from fjord.experiment import Experiment
-from fjord.federation import Federation
-from fjord.local import Trainer
+from fjord.core.width import uniform_widths
+from fjord.data.federated import GeneratedData, TestSet
+from fjord.data.writers import synthetic_writers
+from fjord.devices.tiers import ListedDevices
+from fjord.experiments.experiment import Experiment
+from fjord.federated.rounds import Federation
 from fjord.models import cifar_resnet18, femnist_cnn, shakespeare_rnn
-from fjord.width import uniform
+from fjord.training.local import ClientTrainer
 
 OUT = Console(width=110, highlight=False)
 ALL_WHOLE = {"devices": None, "tiers": "1:1"}
@@ -25,24 +25,35 @@ NEVER = 1_000_000
 """More rounds than are taken here: the last round of a schedule is always evaluated."""
 
 
-def five_tiers(num_clients: int, seed: int) -> Listed:
+def five_tiers(num_clients: int, seed: int) -> ListedDevices:
     """Return ceilings 1/5, 2/5, ..., 1 in turn, so that every cohort of all clients costs the same."""
-    return Listed([uniform(5).widths[client % 5] for client in range(num_clients)])
+    return ListedDevices([uniform_widths(5).widths[client % 5] for client in range(num_clients)])
 
 
-def noise(clients: int, examples: int, inputs: Callable[[int], Tensor], targets: Callable[[int], Tensor]) -> Generated:
+def noise(
+    clients: int, examples: int, inputs: Callable[[int], Tensor], targets: Callable[[int], Tensor]
+) -> GeneratedData:
     """Return clients whose examples are noise: enough to take the time of a step."""
     torch.manual_seed(0)
     made = [(inputs(examples), targets(examples)) for _ in range(clients)]
-    return Generated(clients, made.__getitem__, TestSet(inputs(2), targets(2), torch.zeros(2, dtype=torch.int64)))
+    return GeneratedData(
+        clients, made.__getitem__, TestSet(inputs(2), targets(2), torch.zeros(2, dtype=torch.int64))
+    )
 
 
-def images(seed: int, clients: int, examples: int) -> Generated:
-    return noise(clients, examples, lambda n: torch.randn(n, 3, 24, 24), lambda n: torch.randint(0, 10, (n,)))
+def images(seed: int, clients: int, examples: int) -> GeneratedData:
+    return noise(
+        clients, examples, lambda n: torch.randn(n, 3, 24, 24), lambda n: torch.randint(0, 10, (n,))
+    )
 
 
-def texts(seed: int, clients: int, examples: int) -> Generated:
-    return noise(clients, examples, lambda n: torch.randint(0, 90, (n, 80)), lambda n: torch.randint(0, 90, (n, 80)))
+def texts(seed: int, clients: int, examples: int) -> GeneratedData:
+    return noise(
+        clients,
+        examples,
+        lambda n: torch.randint(0, 90, (n, 80)),
+        lambda n: torch.randint(0, 90, (n, 80)),
+    )
 
 
 def unscored(clients: int) -> Experiment:
@@ -50,7 +61,7 @@ def unscored(clients: int) -> Experiment:
     return Experiment(
         name="cnn",
         model=femnist_cnn,
-        data=partial(writers, num_clients=clients, examples=200),
+        data=partial(synthetic_writers, num_clients=clients, examples=200),
         method="fjord",
         devices=five_tiers,
         num_rounds=NEVER,
@@ -72,15 +83,24 @@ def resnet(clients: int, steps: int = 2) -> Experiment:
 def rnn(clients: int) -> Experiment:
     """Return the character RNN on sequences of 80 in batches of 4."""
     data = partial(texts, clients=clients, examples=40)
-    return replace(unscored(clients), name="rnn", model=shakespeare_rnn, data=data, freeze=("embedding",), batch_size=4)
+    return replace(
+        unscored(clients),
+        name="rnn",
+        model=shakespeare_rnn,
+        data=data,
+        freeze=("embedding",),
+        batch_size=4,
+    )
 
 
-def touched(experiment: Experiment) -> tuple[Federation, Trainer]:
+def touched(experiment: Experiment) -> tuple[Federation, ClientTrainer]:
     """Return a federation with its data made."""
     federation = next(iter(experiment.federations()))
     for client in range(federation.data.num_clients):
         federation.data.examples(client)
-    return federation, Trainer(federation.model, federation.data, federation.training, federation.seed)
+    return federation, ClientTrainer(
+        federation.model, federation.data, federation.training, federation.seed
+    )
 
 
 def timed(function: Callable[[], object]) -> float:

@@ -1,99 +1,63 @@
 """FjORD: Ordered Dropout for any PyTorch model, and federated training over unequal devices."""
 
-from fjord.data.federated import FederatedData, Generated, Partitioned, TestSet, partition
+from importlib.metadata import version
+
+from fjord.core.errors import UserError
+from fjord.core.width import WidthSpace, uniform_widths
+from fjord.data.federated import FederatedData, GeneratedData, partition
 from fjord.data.own import federate
+from fjord.deploy.controller import WidthController
+from fjord.deploy.exports.export import export_model
+from fjord.deploy.latency import measure_latencies
+from fjord.deploy.search import search_widths
 from fjord.devices.budget import Budget
-from fjord.devices.clock import Clock, find_clock
-from fjord.devices.profile import Profile
-from fjord.devices.tiers import Devices, Listed, Tiers, Varying, busy, read_ceilings, shared_tiers, uniform_tiers
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.errors import ElasticityError
+from fjord.elastic.footprint import measure_footprints
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.recalibrate import recalibrate
-from fjord.elastic.rules.call import Call
-from fjord.elastic.storage import load, read_cut, read_info
-from fjord.evaluate import Score, evaluate, score
-from fjord.experiment import Experiment
-from fjord.exports.export import Exported, export
-from fjord.federation import RoundRecord
-from fjord.footprint import Footprint, footprints
-from fjord.inference.controller import Controller
-from fjord.inference.latency import Latency, latencies
-from fjord.inference.limits import Limits
-from fjord.inference.search import Found, search
-from fjord.methods import METHODS, Grant, Method, find_method
-from fjord.objective import cross_entropy, plain, self_distillation
-from fjord.optim import SlicedOptimizer
-from fjord.profiling.profile import profile
-from fjord.runner import run
-from fjord.runs import RunFolder
-from fjord.seeding import derive
-from fjord.strategies.server import FedAdam, FedAvgM
-from fjord.train import Epoch, fit, train_step
-from fjord.width import Width, WidthSpace, kept_units, parse_width, uniform
+from fjord.elastic.storage import load_model
+from fjord.experiments.experiment import Experiment
+from fjord.experiments.profiling.profile import profile_training
+from fjord.experiments.runner import run_experiment
+from fjord.experiments.runs import RunFolder
+from fjord.federated.methods import Method
+from fjord.training.evaluate import evaluate
+from fjord.training.loop import fit, train_step
+from fjord.training.objective import ordered_dropout, self_distillation
+from fjord.training.optim import SlicedOptimizer
+
+__version__ = version("fjord-fl")
 
 __all__ = [
-    "METHODS",
+    "__version__",
     "Budget",
-    "Call",
-    "Controller",
-    "Clock",
-    "Devices",
     "ElasticModel",
     "ElasticityError",
-    "Epoch",
     "Experiment",
-    "Exported",
-    "FedAdam",
-    "FedAvgM",
     "FederatedData",
-    "Footprint",
-    "Found",
-    "Generated",
-    "Grant",
-    "Latency",
-    "Limits",
-    "Listed",
+    "GeneratedData",
     "Method",
-    "Partitioned",
-    "Profile",
-    "RoundRecord",
     "RunFolder",
-    "Score",
     "SlicedOptimizer",
-    "TestSet",
-    "Tiers",
-    "Varying",
-    "Width",
+    "UserError",
+    "WidthController",
     "WidthSpace",
-    "busy",
-    "cross_entropy",
-    "derive",
     "elasticize",
     "evaluate",
-    "export",
+    "export_model",
     "federate",
-    "find_clock",
-    "find_method",
     "fit",
-    "footprints",
-    "kept_units",
-    "latencies",
-    "load",
-    "parse_width",
+    "load_model",
+    "measure_footprints",
+    "measure_latencies",
+    "ordered_dropout",
     "partition",
-    "plain",
-    "profile",
-    "read_ceilings",
-    "read_cut",
-    "read_info",
+    "profile_training",
     "recalibrate",
-    "run",
-    "score",
-    "search",
+    "run_experiment",
+    "search_widths",
     "self_distillation",
-    "shared_tiers",
     "train_step",
-    "uniform",
-    "uniform_tiers",
+    "uniform_widths",
 ]

@@ -3,19 +3,21 @@
 from fractions import Fraction
 from functools import partial
 
+import oracles
 import pytest
 import torch
+from motifs import MOTIFS, Residual, images
 from torch import Tensor, nn
 
 import fjord
-import oracles
 from fjord.models import cifar_resnet18
-from motifs import MOTIFS, Residual, images
 
 
 def make(name: str = "residual add", **options) -> fjord.ElasticModel:
     motif = MOTIFS[name]
-    return fjord.elasticize(oracles.randomise(motif.build()), motif.inputs(), freeze=motif.freeze, **options)
+    return fjord.elasticize(
+        oracles.randomise(motif.build()), motif.inputs(), freeze=motif.freeze, **options
+    )
 
 
 def test_each_layer_can_have_a_width_of_its_own():
@@ -40,7 +42,9 @@ def test_widths_by_layer_equal_masking():
 
 
 def test_an_unknown_layer_is_refused_and_the_known_ones_named():
-    with pytest.raises(ValueError, match=r"layer 'layer9' has no elastic units; layers that have: .*inner"):
+    with pytest.raises(
+        ValueError, match=r"layer 'layer9' has no elastic units; layers that have: .*inner"
+    ):
         make().cut({"layer9": "2/5"})
 
 
@@ -58,12 +62,16 @@ def test_whole_norm_layers_are_kept_per_width():
     assert "bn.weight" not in elastic.tensors
 
 
-@pytest.mark.parametrize(("norms", "affine", "statistics"), [("statistics", False, True), ("shared", False, False)])
+@pytest.mark.parametrize(
+    ("norms", "affine", "statistics"), [("statistics", False, True), ("shared", False, False)]
+)
 def test_norms_can_be_shared(norms, affine, statistics):
     elastic = make(norms=norms)
     assert ("bn.weight@2/5" in elastic.tensors) == affine
     assert ("bn.running_mean@2/5" in elastic.tensors) == statistics
-    before = elastic.state_dict()["bn.running_mean@3/5" if statistics else "bn.running_mean"].clone()
+    before = elastic.state_dict()[
+        "bn.running_mean@3/5" if statistics else "bn.running_mean"
+    ].clone()
     elastic.train().at("2/5")(*images())
     after = elastic.state_dict()["bn.running_mean@3/5" if statistics else "bn.running_mean"]
     assert torch.equal(before, after) == statistics
@@ -74,7 +82,9 @@ def test_a_width_outside_the_space_warns_and_takes_the_next_larger_norm():
     elastic = make()
     with torch.no_grad():
         elastic.tensors["bn.weight@3/5"].fill_(7)
-    with pytest.warns(UserWarning, match=r"width 1/2 is not one the model was trained at .* recalibration"):
+    with pytest.warns(
+        UserWarning, match=r"width 1/2 is not one the model was trained at .* recalibration"
+    ):
         net = elastic.cut("1/2")
     assert torch.equal(net.bn.weight, torch.full((5,), 7.0, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"1/2 is not one of .* use cut"):
@@ -91,7 +101,10 @@ def test_random_units_give_the_masked_model_too():
     model = oracles.randomise(Residual()).eval()
     elastic = fjord.elasticize(model, images(), widths=fjord.WidthSpace.of(["1"]))
     kept = elastic.plan.random("2/5", torch.Generator().manual_seed(3))
-    assert {name: len(units) for name, units in kept.items()} == {"stem.weight[0]": 4, "inner.weight[0]": 6}
+    assert {name: len(units) for name, units in kept.items()} == {
+        "stem.weight[0]": 4,
+        "inner.weight[0]": 6,
+    }
     expected = oracles.masked_output(
         model, oracles.all_tensors(model), oracles.masks(model, elastic.plan, kept), images()
     )
@@ -158,12 +171,15 @@ class Scaled(nn.Module):
 
 
 def test_a_factory_builds_submodels_itself():
-    elastic = fjord.elasticize(Scaled(), torch.randn(2, 6), factory=lambda kept: Scaled(len(kept["first.weight[0]"])))
+    elastic = fjord.elasticize(
+        Scaled(), torch.randn(2, 6), factory=lambda kept: Scaled(len(kept["first.weight[0]"]))
+    )
     assert elastic.blueprint.route == "factory"
     assert isinstance(elastic.cut("2/5"), Scaled)
     assert elastic.cut("2/5").first.out_features == 4
     with pytest.raises(
-        fjord.ElasticityError, match=r"factory: first.weight has shape \(10, 6\), the plan needs \(2, 6\)"
+        fjord.ElasticityError,
+        match=r"factory: first.weight has shape \(10, 6\), the plan needs \(2, 6\)",
     ):
         fjord.elasticize(Scaled(), torch.randn(2, 6), factory=lambda kept: Scaled())
 
@@ -179,7 +195,7 @@ def test_training_by_hand_with_a_plain_torch_loop():
                 fjord.train_step(
                     elastic,
                     optimizer,
-                    fjord.plain(lambda a, b: a.square().mean()),
+                    fjord.ordered_dropout(lambda a, b: a.square().mean()),
                     (x, x),
                     (Fraction(2, 5), Fraction(1)),
                 )

@@ -3,14 +3,15 @@
 import json
 from functools import cache
 
+import oracles
 import pytest
 import torch
+from motifs import MOTIFS
 from safetensors import safe_open
 
 import fjord
-import oracles
 from fjord.elastic.plan import WidthPlan
-from motifs import MOTIFS
+from fjord.elastic.storage import read_model_info, read_submodel
 
 NAMES = [
     "paper cnn",
@@ -26,7 +27,9 @@ NAMES = [
 @cache
 def made(name):
     motif = MOTIFS[name]
-    return fjord.elasticize(oracles.randomise(motif.build()), motif.inputs(), freeze=motif.freeze).eval()
+    return fjord.elasticize(
+        oracles.randomise(motif.build()), motif.inputs(), freeze=motif.freeze
+    ).eval()
 
 
 def saved(name, tmp_path):
@@ -37,11 +40,13 @@ def saved(name, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_loaded_is_what_was_saved(name, tmp_path):
     elastic, motif, path = saved(name, tmp_path)
-    again = fjord.load(path, motif.build().double(), motif.inputs()).eval()
+    again = fjord.load_model(path, motif.build().double(), motif.inputs()).eval()
     assert again.plan == elastic.plan
     assert again.space == elastic.space
     for width in elastic.space.widths:
-        assert oracles.close(again.cut(width)(*motif.inputs()), elastic.cut(width)(*motif.inputs()), 1e-12)
+        assert oracles.close(
+            again.cut(width)(*motif.inputs()), elastic.cut(width)(*motif.inputs()), 1e-12
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,10 +54,10 @@ def test_one_width_is_cut_straight_from_the_file(name, tmp_path):
     elastic, motif, path = saved(name, tmp_path)
     for width in ("1/5", "3/5", "1"):
         expected = elastic.cut_tensors(width)
-        found = fjord.read_cut(path, width)
+        found = read_submodel(path, width)
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[k], v) for k, v in expected.items())
-        net = fjord.load(path, motif.build().double(), motif.inputs(), width=width).eval()
+        net = fjord.load_model(path, motif.build().double(), motif.inputs(), width=width).eval()
         assert oracles.close(net(*motif.inputs()), elastic.cut(width)(*motif.inputs()), 1e-12)
 
 
@@ -73,9 +78,11 @@ def test_a_cut_reads_only_its_own_bytes(tmp_path, monkeypatch):
             return self.source[key]
 
     monkeypatch.setattr(
-        fjord.elastic.storage, "_read_slice", lambda source, indices: original(Counting(source), indices)
+        fjord.elastic.storage,
+        "_read_slice",
+        lambda source, indices: original(Counting(source), indices),
     )
-    found = fjord.read_cut(path, "1/5")
+    found = read_submodel(path, "1/5")
     assert sum(read) == sum(t.numel() for t in found.values())
     assert sum(read) < sum(t.numel() for t in elastic.state_dict().values()) / 8
 
@@ -93,12 +100,13 @@ def test_a_file_cut_short_is_refused(share, tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
     for use in (
-        lambda: fjord.load(path, motif.build),
-        lambda: fjord.read_cut(path, "1/5"),
-        lambda: fjord.read_info(path),
+        lambda: fjord.load_model(path, motif.build),
+        lambda: read_submodel(path, "1/5"),
+        lambda: read_model_info(path),
     ):
         with pytest.raises(
-            ValueError, match=r"model.safetensors: not a whole safetensors file, it may have been cut short"
+            ValueError,
+            match=r"model.safetensors: not a whole safetensors file, it may have been cut short",
         ):
             use()
 
@@ -106,18 +114,20 @@ def test_a_file_cut_short_is_refused(share, tmp_path):
 def test_other_files_are_refused(tmp_path):
     _, _, path = saved("residual add", tmp_path)
     with pytest.raises(ValueError, match="there is no such file"):
-        fjord.read_info(tmp_path / "none")
-    fjord.elastic.storage.write(tmp_path / "plain", {"a": torch.zeros(2)}, {})
+        read_model_info(tmp_path / "none")
+    fjord.elastic.storage.write_tensors(tmp_path / "plain", {"a": torch.zeros(2)}, {})
     with pytest.raises(ValueError, match="holds tensors but no width plan"):
-        fjord.read_info(tmp_path / "plain")
-    with pytest.raises(ValueError, match="holds a Residual whose tensors differ from the given Dense"):
-        fjord.load(path, MOTIFS["concatenation"].build)
+        read_model_info(tmp_path / "plain")
+    with pytest.raises(
+        ValueError, match="holds a Residual whose tensors differ from the given Dense"
+    ):
+        fjord.load_model(path, MOTIFS["concatenation"].build)
 
 
 def test_a_model_cut_from_its_graph_needs_the_example_again(tmp_path):
     _, motif, path = saved("sizes in forward", tmp_path)
     with pytest.raises(ValueError, match="give load\\(\\) the example_inputs"):
-        fjord.load(path, motif.build)
+        fjord.load_model(path, motif.build)
 
 
 def test_saving_into_a_missing_folder_leaves_nothing_behind(tmp_path):

@@ -5,12 +5,27 @@ import sys
 import typer
 from rich.console import Console
 
-from fjord.cli import data, engines, exports, fleet, inference, models, profile, reproduce, runs, search, tiers
-from fjord.engines.pool import raised_here
+from fjord.cli import data, engines, fleet, inference, models, profile, runs, search, tiers
+from fjord.cli import export as exports
+from fjord.core.errors import UserError
+from reproduction import command as reproduce
 
-app = typer.Typer(help="Train one network that every device can carry.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Train one network that every device can carry.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 COMMANDS = (
-    *(runs.run, runs.report, runs.show, data.data, models.inspect, models.footprint, models.cut, exports.export),
+    *(
+        runs.run,
+        runs.report,
+        runs.show,
+        data.data,
+        models.inspect,
+        models.footprint,
+        models.cut,
+        exports.export,
+    ),
     *(reproduce.reproduce, reproduce.results),
     *(profile.profile, tiers.tiers, engines.app, inference.latency, search.search),
 )
@@ -26,8 +41,6 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
-    except ValueError as error:
-        if not raised_here(error):  # a mistake in the user's own code is found by its traceback
-            raise
+    except UserError as error:
         Console(stderr=True, highlight=False).print(f"fjord: {error}", markup=False, soft_wrap=True)
         sys.exit(2)

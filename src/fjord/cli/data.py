@@ -7,11 +7,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fjord.cli.runs import Recipe, Settings
+from fjord.core.seeding import derive
 from fjord.data.cache import cache_folder
-from fjord.data.federated import FederatedData, Partitioned
-from fjord.recipes.find import apply_settings, find_recipe
-from fjord.recipes.paper import RECIPES
-from fjord.seeding import derive
+from fjord.data.federated import FederatedData, PartitionedData
+from fjord.experiments.recipes.find import apply_settings, find_recipe
+from fjord.experiments.recipes.paper import RECIPES
 
 out = Console(highlight=False)
 
@@ -46,6 +46,6 @@ def _described(found: FederatedData) -> list[tuple[str, str]]:
 
 
 def _sizes(found: FederatedData) -> list[int]:
-    if isinstance(found, Partitioned):
+    if isinstance(found, PartitionedData):
         return [len(rows) for rows in found.rows]
     return [len(found.examples(client)[0]) for client in range(found.num_clients)]

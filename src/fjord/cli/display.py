@@ -9,25 +9,31 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fjord.evaluate import Score
-from fjord.experiment import Experiment
-from fjord.federation import RoundRecord
-from fjord.report import reach
-from fjord.report.groups import Run
+from fjord.core.width import Width, parse_width
+from fjord.experiments.experiment import Experiment
+from fjord.experiments.runs import RunFolder
+from fjord.federated.rounds import RoundRecord
+from fjord.report import cost_to_score as reach
+from fjord.report.groups import ReportRun
 from fjord.report.numbers import reason
-from fjord.runs import RunFolder
-from fjord.width import Width, parse_width
+from fjord.training.evaluate import Score
 
 MAKING = "making model and data ..."
 
 
-class Display:
+class RunDisplay:
     """A live view of a run on a terminal; a line now and then elsewhere."""
 
     def __init__(self, experiment: Experiment, console: Console) -> None:
         self.metric, self.console = experiment.metric, console
         self.title = f"{experiment.name}: {experiment.find_method().name}, seed {experiment.seed}"
-        columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("left"), TimeRemainingColumn())
+        columns = (
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
         self.progress = Progress(*columns, console=console)
         self.task = self.progress.add_task("rounds", total=None)
         self.losses: list[float] = []
@@ -58,7 +64,9 @@ class Display:
         elif record.scores and (time.monotonic() - self.said > 5 or done == total):
             self.said = time.monotonic()
             scores = "  ".join(f"{width}: {value}" for width, value in self.shown().items())
-            self.console.print(f"round {done}/{total}  loss {self.loss():.3f}  {scores}", soft_wrap=True)
+            self.console.print(
+                f"round {done}/{total}  loss {self.loss():.3f}  {scores}", soft_wrap=True
+            )
 
     def loss(self) -> float:
         """Return the training loss over the last rounds."""
@@ -67,33 +75,44 @@ class Display:
 
     def shown(self) -> dict[Width, str]:
         """Return the last score at each width."""
-        return {width: shown(getattr(score, self.metric), self.metric) for width, score in self.scores.items()}
+        return {
+            width: format_score(getattr(score, self.metric), self.metric)
+            for width, score in self.scores.items()
+        }
 
     def render(self) -> Group:
         """Return what is shown now."""
         if not self.losses:
             return Group(f"{self.title}: {MAKING}")
-        table = Table("loss (10 rounds)", *(f"{self.metric} at {width}" for width in self.scores), title=self.title)
+        table = Table(
+            "loss (10 rounds)",
+            *(f"{self.metric} at {width}" for width in self.scores),
+            title=self.title,
+        )
         table.add_row(f"{self.loss():.3f}", *self.shown().values())
         return Group(self.progress, table)
 
 
-def shown(value: float, metric: str) -> str:
+def format_score(value: float, metric: str) -> str:
     """Return a score as people read it."""
     return f"{value:.1%}" if metric == "accuracy" else f"{value:.3f}"
 
 
-def warnings_of(run: RunFolder) -> list[str]:
+def run_warnings(run: RunFolder) -> list[str]:
     """Say what went wrong without ending the run: updates dropped or reduced, rounds in which nobody trained."""
     rows, found = run.metrics(), []
     dropped = Counter(reason(why) for row in rows for why in row["dropped"].values())
     if dropped:
         why, times = dropped.most_common(1)[0]
-        found.append(f"Warning: {dropped.total()} updates were dropped, most often ({times} times): {why}.")
+        found.append(
+            f"Warning: {dropped.total()} updates were dropped, most often ({times} times): {why}."
+        )
     reduced = Counter(why for row in rows for why in row.get("reduced", {}).values())
     if reduced:
         why, times = reduced.most_common(1)[0]
-        found.append(f"Note: {reduced.total()} updates hold less than was sent, most often ({times} times) {why}.")
+        found.append(
+            f"Note: {reduced.total()} updates hold less than was sent, most often ({times} times) {why}."
+        )
     idle = sum(row["examples"] == 0 for row in rows)
     if idle:
         found.append(f"Warning: in {idle} of {len(rows)} rounds no client trained anything.")
@@ -102,17 +121,24 @@ def warnings_of(run: RunFolder) -> list[str]:
 
 def results_table(run: RunFolder) -> Table:
     """Return the last score at every width, and what it took to reach one that all widths have."""
-    config, read = run.config, Run.read(run)
+    config, read = run.config, ReportRun.read(run)
     metric, costs = config["metric"], _costs(read)
     finals = {w: s for row in read.rows if row["scores"] for w, s in row["scores"].items()}
-    table = Table("width", metric, "test loss", *costs, title=f"{config['name']}: {config['method']}")
+    table = Table(
+        "width", metric, "test loss", *costs, title=f"{config['name']}: {config['method']}"
+    )
     for width in sorted(finals, key=parse_width):
         cells = [column.get(parse_width(width), "-") for column in costs.values()]
-        table.add_row(width, shown(finals[width][metric], metric), f"{finals[width]['loss']:.3f}", *cells)
+        table.add_row(
+            width,
+            format_score(finals[width][metric], metric),
+            f"{finals[width]['loss']:.3f}",
+            *cells,
+        )
     return table
 
 
-def _costs(run: Run) -> dict[str, dict[Width, str]]:
+def _costs(run: ReportRun) -> dict[str, dict[Width, str]]:
     """Return what it took to reach a round score, by the heads of their columns."""
     metric = run.config["metric"]
     level = reach.common_level(run, metric)
@@ -120,14 +146,15 @@ def _costs(run: Run) -> dict[str, dict[Width, str]]:
         return {}
     return {
         f"{kind} to {reach.shown_level(level, metric)}": {
-            width: reach.shown(cost, kind) for width, cost in reach.reached(run, metric, level, kind).items()
+            width: reach.shown(cost, kind)
+            for width, cost in reach.cost_to_score(run, metric, level, kind).items()
         }
         for kind in reach.KINDS
         if reach.knows(run, kind)
     }
 
 
-def spent(run: RunFolder) -> str:
+def spending_text(run: RunFolder) -> str:
     """Say what a run spent in all."""
     rows = run.metrics()
     return f"Spent in {len(rows)} rounds: {reach.totals(rows)}."

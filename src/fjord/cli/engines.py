@@ -9,18 +9,19 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fjord.experiment import Experiment
-from fjord.extras import how_to_install
-from fjord.recipes.find import sources
-from fjord.runner import OnRound
-from fjord.runner import run as run_here
+from fjord.core.errors import UserError
+from fjord.core.extras import install_hint
+from fjord.experiments.experiment import Experiment
+from fjord.experiments.recipes.find import recipe_sources
+from fjord.experiments.runner import OnRound
+from fjord.experiments.runner import run_experiment as run_here
 
 out = Console(highlight=False)
 ENGINES = ("in-process", "flower-sim", "flower")
 
 
 @dataclass(frozen=True)
-class Where:
+class EngineChoice:
     """Where a run's clients train."""
 
     engine: str = "in-process"
@@ -30,16 +31,21 @@ class Where:
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
-            raise ValueError(f"--engine {self.engine}: allowed are {', '.join(ENGINES)}")
+            raise UserError(f"--engine {self.engine}: allowed are {', '.join(ENGINES)}")
         if (self.superlink is None) == (self.engine == "flower"):
-            raise ValueError(
+            raise UserError(
                 "--engine flower needs --superlink NAME, a connection of Flower's config.toml; others do not"
             )
         if self.engine != "in-process":
-            demand_flower(f"--engine {self.engine}")
+            require_flower(f"--engine {self.engine}")
 
     def run(
-        self, experiment: Experiment, folder: Path, recipe: dict[str, Any], resume: bool, on_round: OnRound
+        self,
+        experiment: Experiment,
+        folder: Path,
+        recipe: dict[str, Any],
+        resume: bool,
+        on_round: OnRound,
     ) -> None:
         """Run an experiment of a recipe into a folder."""
         if self.engine == "in-process":
@@ -50,14 +56,19 @@ class Where:
             self._submit(folder, recipe, resume)
 
     def _simulate(
-        self, experiment: Experiment, folder: Path, recipe: dict[str, Any], resume: bool, on_round: OnRound
+        self,
+        experiment: Experiment,
+        folder: Path,
+        recipe: dict[str, Any],
+        resume: bool,
+        on_round: OnRound,
     ) -> None:
-        from fjord import app
         from fjord.engines.flower import engine, simulation
+        from fjord.experiments import flower_app as app
 
-        order = engine.Order(recipe["name"], tuple(recipe["set"]))
-        patience = engine.Patience(self.deadline, self.min_replies)
-        simulation.simulate(
+        order = engine.RunSpec(recipe["name"], tuple(recipe["set"]))
+        patience = engine.ReplyPolicy(self.deadline, self.min_replies)
+        simulation.run_simulation(
             lambda grid: app.serve(grid, order, patience, folder, resume=resume, on_round=on_round),
             app.client_of(),
             num_nodes=experiment.cohort_size,
@@ -65,7 +76,7 @@ class Where:
         )
 
     def _submit(self, folder: Path, recipe: dict[str, Any], resume: bool) -> None:
-        from fjord.engines.flower.submit import submit
+        from fjord.engines.flower.submit import submit_run
 
         assert self.superlink is not None
         config = {
@@ -76,20 +87,24 @@ class Where:
             "deadline": self.deadline,
             "min-replies": self.min_replies,
         }
-        status = submit(self.superlink, config, sources(recipe["name"]))
+        status = submit_run(self.superlink, config, recipe_sources(recipe["name"]))
         if status != "finished:completed":
-            raise ValueError(f"--superlink {self.superlink}: the run ended as {status}; its log says why")
+            raise UserError(
+                f"--superlink {self.superlink}: the run ended as {status}; its log says why"
+            )
 
 
-def demand_flower(what: str) -> None:
+def require_flower(what: str) -> None:
     """Say what to install where Flower is missing."""
     if find_spec("flwr") is None:
-        raise ValueError(f"{what} needs Flower; install it with: {how_to_install('flower')}")
+        raise UserError(f"{what} needs Flower; install it with: {install_hint('flower')}")
 
 
-def app(output: Annotated[Path, typer.Option(help="Where to write it.")] = Path("fjord-app")) -> None:
+def app(
+    output: Annotated[Path, typer.Option(help="Where to write it.")] = Path("fjord-app"),
+) -> None:
     """Write the Flower app, for people who start runs with Flower's own `flwr run`."""
-    demand_flower("fjord app")
+    require_flower("fjord app")
     from fjord.engines.flower.submit import write_app
 
     write_app(output)

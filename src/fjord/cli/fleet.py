@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fjord.cli.engines import demand_flower
+from fjord.cli.engines import require_flower
+from fjord.core.errors import UserError
 from fjord.devices.budget import Budget
 from fjord.engines.flower import fleet as fleets
 from fjord.engines.flower import launch
@@ -22,29 +23,43 @@ FOLDER = Path(".fleet")
 @app.callback()
 def _always() -> None:
     """Start and end a Flower fleet of real processes on this machine."""
-    demand_flower("fjord fleet")
+    require_flower("fjord fleet")
 
 
 @app.command()
 def up(
     nodes: Annotated[int, typer.Option(help="How many SuperNodes.")] = 3,
-    tls: Annotated[bool, typer.Option("--tls", help="Encrypt, and let in only nodes whose key is registered.")] = False,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Encrypt, and let in only nodes whose key is registered.")
+    ] = False,
     folder: Folder = FOLDER,
     port: Annotated[
-        int | None, typer.Option(help="The SuperLink's port, the nodes' following it (default: any).")
+        int | None,
+        typer.Option(help="The SuperLink's port, the nodes' following it (default: any)."),
     ] = None,
-    ceilings: Annotated[str, typer.Option(help="The widest submodel of each node, such as 1/5,3/5,1.")] = "",
-    budget: Annotated[
-        str, typer.Option(help="What each node can spare; it measures what that is enough for: 'deadline=60s ...'.")
+    ceilings: Annotated[
+        str, typer.Option(help="The widest submodel of each node, such as 1/5,3/5,1.")
     ] = "",
-    bind: Annotated[bool, typer.Option("--bind", help="Node K is client K and no other, as in a real fleet.")] = False,
+    budget: Annotated[
+        str,
+        typer.Option(
+            help="What each node can spare; it measures what that is enough for: 'deadline=60s ...'."
+        ),
+    ] = "",
+    bind: Annotated[
+        bool, typer.Option("--bind", help="Node K is client K and no other, as in a real fleet.")
+    ] = False,
 ) -> None:
     """Start a SuperLink and SuperNodes, one after another; say what to run next."""
     widths = ceilings.split(",") if ceilings else []
     limits = Budget.words(budget)
     if limits and not bind:
-        raise ValueError(f"--budget {budget}: needs --bind; a node that takes any client takes any width too")
-    fleet = launch.up(folder, nodes, tls=tls, port=port, ceilings=widths, bind=bind, budget=limits, say=_say)
+        raise UserError(
+            f"--budget {budget}: needs --bind; a node that takes any client takes any width too"
+        )
+    fleet = launch.start_fleet(
+        folder, nodes, tls=tls, port=port, ceilings=widths, bind=bind, budget=limits, say=_say
+    )
     home = shlex.quote(str(fleet.flwr_home))
     _say(f"\nThe fleet is up; its logs are in {fleet.folder / 'logs'}. Now, for example:")
     _say(f"  FLWR_HOME={home} fjord run demo --engine flower --superlink fleet")
@@ -55,10 +70,14 @@ def up(
 @app.command()
 def down(folder: Folder = FOLDER) -> None:
     """End what `fjord fleet up` started in this folder, and nothing else."""
-    ended = fleets.down(folder)
+    ended = fleets.stop_fleet(folder)
     children = ended.count - len(ended.alive)
     if ended.count:
-        _say(f"Ended {', '.join(ended.alive)} and {children} that they had started.".replace("Ended  and", "Ended"))
+        _say(
+            f"Ended {', '.join(ended.alive)} and {children} that they had started.".replace(
+                "Ended  and", "Ended"
+            )
+        )
     else:
         _say(f"No fleet runs in {folder}: nothing to end.")
     if ended.dead:
@@ -67,17 +86,18 @@ def down(folder: Folder = FOLDER) -> None:
 
 @app.command()
 def restart(
-    name: Annotated[str, typer.Argument(help="superlink, node-0, node-1, ...")], folder: Folder = FOLDER
+    name: Annotated[str, typer.Argument(help="superlink, node-0, node-1, ...")],
+    folder: Folder = FOLDER,
 ) -> None:
     """Start one process of the fleet again, as it was; end it before if it lives."""
-    launch.restart(folder, name)
+    launch.restart_process(folder, name)
     _say(f"{name} runs again.")
 
 
 @app.command()
 def status(folder: Folder = FOLDER) -> None:
     """Show which processes live, and which nodes the SuperLink lists as online; exit with 1 unless all do."""
-    fleet = fleets.load(folder)
+    fleet = fleets.load_fleet(folder)
     if fleet is None:
         _say(f"No fleet was started in {folder}, or it was ended.")
         raise typer.Exit(1)
@@ -92,7 +112,9 @@ def status(folder: Folder = FOLDER) -> None:
         node = fleet.node_ids.get(process.name, "")
         listed = "" if not node else "?" if online is None else _yes(node in online)
         whole = whole and listed in ("", "yes")
-        table.add_row(process.name, str(process.pid), _yes(process.alive), str(process.port), node, listed)
+        table.add_row(
+            process.name, str(process.pid), _yes(process.alive), str(process.port), node, listed
+        )
     out.print(table)
     if not whole:
         raise typer.Exit(1)

@@ -7,45 +7,57 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fjord.core.width import parse_space
 from fjord.elastic.elasticize import elasticize
+from fjord.elastic.footprint import CONVENTION, measure_footprints
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.storage import read_info, write_cut
+from fjord.elastic.storage import read_model_info, write_submodel
 from fjord.elastic.summary import describe_plan
-from fjord.footprint import CONVENTION, footprints
-from fjord.models.catalog import PAPER, Entry, find_model
-from fjord.width import parse_space
+from fjord.models.catalog import PAPER, CatalogEntry, find_model
 
 out = Console(highlight=False)
 
 Model = Annotated[
-    str, typer.Argument(help=f"{', '.join(PAPER)}, or your own as module:function (inspect also takes a saved file).")
+    str,
+    typer.Argument(
+        help=f"{', '.join(PAPER)}, or your own as module:function (inspect also takes a saved file)."
+    ),
 ]
 Input = Annotated[
     str | None,
     typer.Option(
-        "--input", help="Shape of a batch of numbers, such as 2x3x32x32; other inputs: return (model, inputs)."
+        "--input",
+        help="Shape of a batch of numbers, such as 2x3x32x32; other inputs: return (model, inputs).",
     ),
 ]
 Widths = Annotated[str, typer.Option(help="uniform-5, or a list such as 1/4,1/2,1.")]
-Freeze = Annotated[list[str] | None, typer.Option(help="Keep a layer whole, by name or pattern; may be repeated.")]
+Freeze = Annotated[
+    list[str] | None, typer.Option(help="Keep a layer whole, by name or pattern; may be repeated.")
+]
 RoundTo = Annotated[int, typer.Option(help="Round channel counts up to a multiple.")]
 
 
 def elastic_of(
     name: str, shape: str | None, widths: str, freeze: list[str] | None, round_to: int
-) -> tuple[ElasticModel, Entry]:
+) -> tuple[ElasticModel, CatalogEntry]:
     """Return a model by name as an elastic one, with its example inputs."""
     entry = find_model(name, shape)
     whole = [*entry.freeze, *(freeze or [])]
-    return elasticize(entry.model, entry.inputs, widths=parse_space(widths), freeze=whole, round_to=round_to), entry
+    return elasticize(
+        entry.model, entry.inputs, widths=parse_space(widths), freeze=whole, round_to=round_to
+    ), entry
 
 
 def inspect(
-    model: Model, input: Input = None, widths: Widths = "uniform-5", freeze: Freeze = None, round_to: RoundTo = 1
+    model: Model,
+    input: Input = None,
+    widths: Widths = "uniform-5",
+    freeze: Freeze = None,
+    round_to: RoundTo = 1,
 ) -> None:
     """Explain a model, or a saved file: its unit families, their layers, and what is frozen and why."""
     if model.endswith(".safetensors") or Path(model).is_file():
-        info = read_info(model)
+        info = read_model_info(model)
         out.print(f"{model}: {info.model}, BatchNorm: {info.norms}", markup=False)
         out.print(describe_plan(info.plan, info.space), markup=False, end="", soft_wrap=True)
         return
@@ -63,10 +75,22 @@ def footprint(
 ) -> None:
     """Print multiply-accumulates, parameters, bytes and training memory at each width."""
     elastic, entry = elastic_of(model, input, widths, freeze, round_to)
-    table = Table("width", "MACs", "weights", "parameters", "bytes", f"training memory (batch {batch})", title=model)
-    for row in footprints(elastic, entry.inputs, batch=batch):
+    table = Table(
+        "width",
+        "MACs",
+        "weights",
+        "parameters",
+        "bytes",
+        f"training memory (batch {batch})",
+        title=model,
+    )
+    for row in measure_footprints(elastic, entry.inputs, batch=batch):
         table.add_row(
-            str(row.width), *(f"{n:,}" for n in (row.macs, row.weights, row.parameters, row.bytes, row.training_bytes))
+            str(row.width),
+            *(
+                f"{n:,}"
+                for n in (row.macs, row.weights, row.parameters, row.bytes, row.training_bytes)
+            ),
         )
     out.print(table)
     out.print(CONVENTION)
@@ -75,9 +99,11 @@ def footprint(
 def cut(
     file: Annotated[Path, typer.Argument(help="A file written by ElasticModel.save().")],
     width: Annotated[str, typer.Option(help="The width to cut, such as 2/5.")],
-    output: Annotated[Path, typer.Option(help="Where to write the submodel's weights (safetensors).")],
+    output: Annotated[
+        Path, typer.Option(help="Where to write the submodel's weights (safetensors).")
+    ],
 ) -> None:
     """Cut the weights of one width out of a saved elastic model, reading nothing else."""
-    tensors = write_cut(file, width, output)
+    tensors = write_submodel(file, width, output)
     size = sum(t.numel() * t.element_size() for t in tensors.values())
     out.print(f"{output}: {len(tensors)} tensors, {size:,} bytes", markup=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class CropFlip:
+class RandomCropFlip:
     """Square crops, mirrored half the time in training; the centre in tests; normalised in both.
 
     `mean` and `std` are of pixel values between 0 and 1, one for each channel.
@@ -22,7 +22,9 @@ class CropFlip:
 
     def __call__(self, x_BCHW: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return a batch of stored bytes as the model takes it."""
-        return self.normalised(self.centre(x_BCHW) if generator is None else self.random(x_BCHW, generator))
+        return self.normalised(
+            self.centre(x_BCHW) if generator is None else self.random(x_BCHW, generator)
+        )
 
     def random(self, x_BCHW: Tensor, generator: torch.Generator) -> Tensor:
         """Crop each image at a place of its own, and mirror it or not."""
@@ -30,7 +32,9 @@ class CropFlip:
         tops = torch.randint(height - self.size + 1, (count,), generator=generator)
         lefts = torch.randint(width - self.size + 1, (count,), generator=generator)
         mirrored = torch.randint(2, (count,), generator=generator, dtype=torch.bool)
-        places = x_BCHW.unfold(2, self.size, 1).unfold(3, self.size, 1)  # a view: every crop of every image
+        places = x_BCHW.unfold(2, self.size, 1).unfold(
+            3, self.size, 1
+        )  # a view: every crop of every image
         cropped = places[torch.arange(count), :, tops, lefts]
         return torch.where(mirrored[:, None, None, None], cropped.flip(3), cropped)
 
@@ -46,7 +50,7 @@ class CropFlip:
 
 
 @dataclass(frozen=True)
-class Scale:
+class ScalePixels:
     """Bytes become floats from 0 to 1."""
 
     def __call__(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -16,7 +16,8 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from fjord.elastic.storage import read_tensors, write
+from fjord.core.errors import UserError
+from fjord.core.tensor_files import read_tensors, write_tensors
 
 
 def cache_folder() -> Path:
@@ -26,20 +27,25 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fjord"
 
 
-class Cached(dict[str, Tensor]):
+class CachedTensors(dict[str, Tensor]):
     """Tensors by name, and the digest of them all."""
 
     digest = ""
 
 
-def cached(name: str, key: Mapping[str, Any], build: Callable[[], dict[str, Tensor]]) -> Cached:
+def load_cached(
+    name: str, key: Mapping[str, Any], build: Callable[[], dict[str, Tensor]]
+) -> CachedTensors:
     """Return the tensors that `build` makes, from the file of an earlier call with an equal key if there is one.
 
     The key is plain data that says everything the tensors depend on. The tensors are mapped from the file, and
     shared by all processes that hold them. A file that is not whole is thrown away with a warning and built anew.
     """
     text = json.dumps(key, sort_keys=True)
-    path = cache_folder() / f"{name}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}.safetensors"
+    path = (
+        cache_folder()
+        / f"{name}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}.safetensors"
+    )
     with suppress(FileNotFoundError, _Corrupt):
         return _open(path, text)  # without the lock, so that a finished cache may be read-only
     with _locked(path):
@@ -57,7 +63,7 @@ class _Corrupt(Exception):
     """A file is not what was written."""
 
 
-def _open(path: Path, key: str) -> Cached:
+def _open(path: Path, key: str) -> CachedTensors:
     if not path.is_file():
         raise FileNotFoundError(path)
     try:
@@ -65,15 +71,17 @@ def _open(path: Path, key: str) -> Cached:
     except ValueError as error:
         raise _Corrupt(str(error)) from error
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error}); FJORD_CACHE names another folder") from error
-    found = Cached(tensors)
-    found.digest = digest(tensors)
+        raise UserError(
+            f"{path}: cannot be read ({error}); FJORD_CACHE names another folder"
+        ) from error
+    found = CachedTensors(tensors)
+    found.digest = file_digest(tensors)
     if metadata.get("key") != key or metadata.get("digest") != found.digest:
         raise _Corrupt(f"{path}: its content does not fit its digest")
     return found
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
+def file_digest(tensors: Mapping[str, Tensor]) -> str:
     """Return a digest of names, types, shapes and bytes.
 
     SHA-256, because processors have instructions for it: 1.8 GB a second, against 0.9 of BLAKE2b. CRC-32 is
@@ -90,7 +98,7 @@ def _store(path: Path, tensors: dict[str, Tensor], key: str) -> None:
     for draft in path.parent.glob(f".{path.name}.*.tmp"):
         draft.unlink(missing_ok=True)  # of a process that was killed: whoever writes holds the lock
     try:
-        write(path, tensors, {"key": key, "digest": digest(tensors)})
+        write_tensors(path, tensors, {"key": key, "digest": file_digest(tensors)})
     except ValueError as error:
         raise _unwritable(path.parent, error) from error
 
@@ -110,5 +118,7 @@ def _locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _unwritable(folder: Path, error: Exception) -> ValueError:
-    return ValueError(f"the cache folder {folder} cannot be written ({error}); FJORD_CACHE names another folder")
+def _unwritable(folder: Path, error: Exception) -> UserError:
+    return UserError(
+        f"the cache folder {folder} cannot be written ({error}); FJORD_CACHE names another folder"
+    )

@@ -8,13 +8,15 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from fjord.core.errors import UserError
+
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets."""
-Prepare = Callable[[Tensor, torch.Generator | None], Tensor]
+PrepareInputs = Callable[[Tensor, torch.Generator | None], Tensor]
 """What the model sees of a batch of stored inputs; random with a generator (training), never without (tests)."""
 
 
-def as_is(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+def identity_transform(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return the inputs as they are stored."""
     return inputs
 
@@ -26,16 +28,16 @@ class TestSet:
     inputs: Tensor
     targets: Tensor
     owners: Tensor
-    prepare: Prepare = as_is
+    prepare: PrepareInputs = identity_transform
 
     __test__ = False  # not a test of pytest
 
     def __post_init__(self) -> None:
         if not len(self.inputs) == len(self.targets) == len(self.owners):
             sizes = f"{len(self.inputs)} inputs, {len(self.targets)} targets and {len(self.owners)} owners"
-            raise ValueError(f"test: {sizes} do not fit together")
+            raise UserError(f"test: {sizes} do not fit together")
         if not len(self.inputs):
-            raise ValueError("test: there is no example in the test set")
+            raise UserError("test: there is no example in the test set")
 
     def batch(self, start: int, stop: int) -> Batch:
         """Return some examples as a model takes them."""
@@ -54,7 +56,7 @@ class FederatedData(Protocol):
         """What the global model is scored on."""
 
     @property
-    def prepare(self) -> Prepare:
+    def prepare(self) -> PrepareInputs:
         """What the model sees of a client's inputs, batch by batch; `as_is` where they are stored so."""
 
     def examples(self, client_id: int) -> Batch:
@@ -62,7 +64,7 @@ class FederatedData(Protocol):
 
 
 @runtime_checkable
-class Counted(Protocol):
+class CountedData(Protocol):
     """Data that can tell how many examples a client has without making them."""
 
     def num_examples(self, client_id: int) -> int:
@@ -70,7 +72,7 @@ class Counted(Protocol):
 
 
 @dataclass(frozen=True)
-class Partitioned:
+class PartitionedData:
     """Tensors of examples (which may be memory-mapped), each with its client."""
 
     inputs: Tensor
@@ -78,7 +80,7 @@ class Partitioned:
     rows: tuple[Tensor, ...]
     """The examples of each client."""
     test: TestSet
-    prepare: Prepare = as_is
+    prepare: PrepareInputs = identity_transform
     digest: str = ""
     """Tells these examples from others; a run goes on only with the data it began with."""
 
@@ -89,7 +91,7 @@ class Partitioned:
 
     def examples(self, client_id: int) -> Batch:
         """Return the training examples of one client."""
-        return self.inputs[self.rows[client_id]], wide(self.targets[self.rows[client_id]])
+        return self.inputs[self.rows[client_id]], as_int64(self.targets[self.rows[client_id]])
 
     def num_examples(self, client_id: int) -> int:
         """Return the number of training examples of one client."""
@@ -97,7 +99,7 @@ class Partitioned:
 
     def union(self) -> Batch:
         """Return the training examples of all clients: the dataset of training that is not federated."""
-        return self.inputs, wide(self.targets)
+        return self.inputs, as_int64(self.targets)
 
 
 def partition(
@@ -106,23 +108,27 @@ def partition(
     test: Batch,
     test_clients: Tensor | None = None,
     *,
-    prepare: Prepare = as_is,
+    prepare: PrepareInputs = identity_transform,
     digest: str = "",
-) -> Partitioned:
+) -> PartitionedData:
     """Make a federated dataset of tensors and a client number, from 0 on, for each training example."""
     inputs, targets = train
     if not len(inputs) == len(targets) == len(clients):
         sizes = f"{len(inputs)} inputs, {len(targets)} targets and {len(clients)} client numbers"
-        raise ValueError(f"clients: {sizes} do not fit together")
+        raise UserError(f"clients: {sizes} do not fit together")
     _demand_numbers("clients", clients, 0)
     counts = torch.bincount(clients)
     if len(counts) == 0 or int(counts.min()) == 0:
         empty = int(counts.argmin()) if len(counts) else 0
-        raise ValueError(f"clients: client {empty} has no examples; number the clients from 0 without a gap")
+        raise UserError(
+            f"clients: client {empty} has no examples; number the clients from 0 without a gap"
+        )
     rows = rows_of(clients)
     owners = torch.full((len(test[0]),), -1) if test_clients is None else test_clients
     _demand_numbers("test_clients", owners, -1, len(rows) - 1)
-    return Partitioned(inputs, targets, rows, TestSet(test[0], wide(test[1]), owners, prepare), prepare, digest)
+    return PartitionedData(
+        inputs, targets, rows, TestSet(test[0], as_int64(test[1]), owners, prepare), prepare, digest
+    )
 
 
 def rows_of(clients: Tensor) -> tuple[Tensor, ...]:
@@ -130,7 +136,7 @@ def rows_of(clients: Tensor) -> tuple[Tensor, ...]:
     return clients.argsort(stable=True).split(torch.bincount(clients).tolist())
 
 
-def wide(targets: Tensor) -> Tensor:
+def as_int64(targets: Tensor) -> Tensor:
     """Return class numbers, which may be stored in a byte, as losses take them."""
     return targets if targets.is_floating_point() else targets.long()
 
@@ -138,14 +144,16 @@ def wide(targets: Tensor) -> Tensor:
 def _demand_numbers(name: str, numbers: Tensor, least: int, most: int | None = None) -> None:
     if numbers.dim() != 1 or numbers.is_floating_point() or numbers.is_complex():
         given = f"a {numbers.dim()}-dimensional tensor of {numbers.dtype}"
-        raise ValueError(f"{name}: one whole number for each example is needed, not {given}")
-    wrong = numbers[(numbers < least) | (numbers > (torch.iinfo(torch.int64).max if most is None else most))]
+        raise UserError(f"{name}: one whole number for each example is needed, not {given}")
+    wrong = numbers[
+        (numbers < least) | (numbers > (torch.iinfo(torch.int64).max if most is None else most))
+    ]
     if len(wrong):
         allowed = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise ValueError(f"{name}: client {int(wrong[0])} does not exist; allowed: {allowed}")
+        raise UserError(f"{name}: client {int(wrong[0])} does not exist; allowed: {allowed}")
 
 
-class Generated:
+class GeneratedData:
     """Clients made by a function when they take part; the latest are remembered, the rest cost nothing.
 
     `count` tells how many examples a client will have, for the simulated clock; without it they are made to be counted.
@@ -157,11 +165,11 @@ class Generated:
         make: Callable[[int], Batch],
         test: TestSet,
         remembered: int = 512,
-        prepare: Prepare = as_is,
+        prepare: PrepareInputs = identity_transform,
         count: Callable[[int], int] | None = None,
     ) -> None:
         if type(num_clients) is not int or num_clients < 1:
-            raise ValueError(f"num_clients={num_clients!r} must be a whole number of at least 1")
+            raise UserError(f"num_clients={num_clients!r} must be a whole number of at least 1")
         self.num_clients, self.test, self.prepare = num_clients, test, prepare
         self.examples = lru_cache(maxsize=remembered)(make)
         if count is not None:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fjord.core.errors import UserError
 from fjord.data.sources import library, open_split
 
 MODES = {1: "L", 3: "RGB"}
@@ -19,7 +20,9 @@ def read_images(
     """Return the images (N, C, H, W) and labels of a split, from its columns of each, as bytes."""
     table = open_split(source, split, columns)
     where = f"source {source} ({split})"
-    return decode_images(table, columns[0], shape, where), read_labels(table, columns[1], num_classes, where)
+    return decode_images(table, columns[0], shape, where), read_labels(
+        table, columns[1], num_classes, where
+    )
 
 
 def decode_images(table: Any, column: str, shape: tuple[int, int, int], where: str) -> Tensor:
@@ -31,8 +34,12 @@ def decode_images(table: Any, column: str, shape: tuple[int, int, int], where: s
         for cell in batch.column(column).to_pylist():
             try:
                 pixels[row] = _decoded(cell, shape)
-            except (ValueError, OSError, SyntaxError) as error:  # Pillow calls a broken PNG a SyntaxError
-                raise ValueError(f"{where}, column {column!r}, row {row}: {error}") from error
+            except (
+                ValueError,
+                OSError,
+                SyntaxError,
+            ) as error:  # Pillow calls a broken PNG a SyntaxError
+                raise UserError(f"{where}, column {column!r}, row {row}: {error}") from error
             row += 1
     return result
 
@@ -42,22 +49,24 @@ def _encoded(table: Any, column: str, where: str) -> Any:
     try:
         return table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
     except (TypeError, ValueError, arrow.ArrowException) as error:
-        raise ValueError(f"{where}: column {column!r} holds {table.features[column]}, not images") from error
+        raise UserError(
+            f"{where}: column {column!r} holds {table.features[column]}, not images"
+        ) from error
 
 
 def _decoded(cell: dict[str, Any] | None, shape: tuple[int, int, int]) -> np.ndarray[Any, Any]:
     """Return one image as (channels, height, width)."""
     if cell is None or (cell["bytes"] is None and cell["path"] is None):
-        raise ValueError("there is no image")
+        raise UserError("there is no image")
     pillow = library("PIL.Image")
     try:
         picture = pillow.open(cell["path"] if cell["bytes"] is None else io.BytesIO(cell["bytes"]))
     except pillow.UnidentifiedImageError:
-        raise ValueError("this is not an image of a known format") from None
+        raise UserError("this is not an image of a known format") from None
     channels, height, width = shape
     if picture.mode != MODES[channels] or picture.size != (width, height):
         given = f"{picture.mode} of {picture.size[0]}x{picture.size[1]}"
-        raise ValueError(f"the image is {given}; it must be {MODES[channels]} of {width}x{height}")
+        raise UserError(f"the image is {given}; it must be {MODES[channels]} of {width}x{height}")
     return np.asarray(picture).reshape(height, width, channels).transpose(2, 0, 1)
 
 
@@ -66,16 +75,18 @@ def read_labels(table: Any, column: str, num_classes: int, where: str) -> Tensor
     values = table.select_columns([column]).with_format("arrow")[:].column(0)
     if values.null_count:
         row = values.is_null().to_pylist().index(True)
-        raise ValueError(f"{where}, column {column!r}, row {row}: there is no label")
+        raise UserError(f"{where}, column {column!r}, row {row}: there is no label")
     return as_labels(values.to_numpy(), num_classes, f"{where}, column {column!r}")
 
 
 def as_labels(values: np.ndarray[Any, Any], num_classes: int, where: str) -> Tensor:
     """Return labels as bytes."""
     if not np.issubdtype(values.dtype, np.integer):
-        raise ValueError(f"{where}: labels must be whole numbers from 0 to {num_classes - 1}, not {values.dtype}")
+        raise UserError(
+            f"{where}: labels must be whole numbers from 0 to {num_classes - 1}, not {values.dtype}"
+        )
     wrong = np.flatnonzero((values < 0) | (values >= num_classes))
     if len(wrong):
         row, allowed = wrong[0], f"from 0 to {num_classes - 1}"
-        raise ValueError(f"{where}, row {row}: label {values[row]} must be {allowed}")
+        raise UserError(f"{where}, row {row}: label {values[row]} must be {allowed}")
     return torch.from_numpy(values.astype(np.uint8))

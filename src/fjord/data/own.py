@@ -10,8 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fjord.data.federated import Batch, Generated, Prepare, TestSet, as_is, rows_of, wide
-from fjord.seeding import derive
+from fjord.core.errors import UserError
+from fjord.core.seeding import derive
+from fjord.data.federated import (
+    Batch,
+    GeneratedData,
+    PrepareInputs,
+    TestSet,
+    as_int64,
+    identity_transform,
+    rows_of,
+)
 
 
 def federate(
@@ -20,10 +29,10 @@ def federate(
     test: Any = None,
     *,
     test_share: Fraction | str = "1/10",
-    prepare: Prepare = as_is,
+    prepare: PrepareInputs = identity_transform,
     remembered: int = 512,
     seed: int = 0,
-) -> Generated:
+) -> GeneratedData:
     """Make a federated dataset of any torch dataset of (input, target) and the client of each example, by any name.
 
     Examples are read when their client takes part. Without a test dataset a share of each client's examples is held
@@ -34,15 +43,19 @@ def federate(
         _demand_map_style("test", test)
     names = _names(clients)
     if len(names) != len(dataset):
-        raise ValueError(f"clients: {len(names)} clients for {len(dataset)} examples; give one for each")
+        raise UserError(
+            f"clients: {len(names)} clients for {len(dataset)} examples; give one for each"
+        )
     if not names:
-        raise ValueError("dataset: there is no example")
+        raise UserError("dataset: there is no example")
     numbers = {name: client for client, name in enumerate(dict.fromkeys(names))}
     owner = torch.tensor([numbers[name] for name in names])
     if test is None:
-        held = held_out(owner, [str(name) for name in numbers], seed, _share(test_share))
+        held = split_held_out(owner, [str(name) for name in numbers], seed, _share(test_share))
         if not held.any():
-            raise ValueError("test: no client has two examples, so none can be held out; give a test dataset")
+            raise UserError(
+                "test: no client has two examples, so none can be held out; give a test dataset"
+            )
         tested, owners = _stacked(dataset, held.nonzero()[:, 0].tolist()), owner[held]
     else:
         held = torch.zeros(len(owner), dtype=torch.bool)
@@ -50,10 +63,14 @@ def federate(
     own = [rows[~held[rows]].tolist() for rows in rows_of(owner)]
     make = partial(_of_client, dataset, own, seed)
     tests = TestSet(*tested, owners, prepare)
-    return Generated(len(own), make, tests, remembered, prepare, lambda client: len(own[client]))
+    return GeneratedData(
+        len(own), make, tests, remembered, prepare, lambda client: len(own[client])
+    )
 
 
-def held_out(clients: Tensor, names: Sequence[str], seed: int, share: Fraction = Fraction(1, 10)) -> Tensor:
+def split_held_out(
+    clients: Tensor, names: Sequence[str], seed: int, share: Fraction = Fraction(1, 10)
+) -> Tensor:
     """Say which examples are held out: a share of each client's, at least one of two or more, chosen by its name."""
     held = torch.zeros(len(clients), dtype=torch.bool)
     for name, rows in zip(names, rows_of(clients), strict=True):
@@ -77,7 +94,9 @@ def _of_client(dataset: Any, rows: Sequence[Sequence[int]], seed: int, client_id
 
 def _demand_map_style(name: str, dataset: Any) -> None:
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise ValueError(f"{name}: a {type(dataset).__name__} has no length and items by number; a map-style one has")
+        raise UserError(
+            f"{name}: a {type(dataset).__name__} has no length and items by number; a map-style one has"
+        )
 
 
 def _names(clients: Iterable[Hashable]) -> list[Hashable]:
@@ -86,9 +105,11 @@ def _names(clients: Iterable[Hashable]) -> list[Hashable]:
         names = [c.item() if isinstance(c, Tensor | np.generic) else c for c in clients]
         wrong = [name for name in names if hash(name) is None or name != name]
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"clients: one name or number for each example is needed ({error})") from error
+        raise UserError(
+            f"clients: one name or number for each example is needed ({error})"
+        ) from error
     if wrong:
-        raise ValueError(f"clients: {wrong[0]} is nobody's name")
+        raise UserError(f"clients: {wrong[0]} is nobody's name")
     return names
 
 
@@ -98,20 +119,22 @@ def _share(test_share: Fraction | str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         share = Fraction(0)
     if not 0 < share < 1:
-        raise ValueError(f"test_share={test_share} must lie between 0 and 1, such as '1/10'")
+        raise UserError(f"test_share={test_share} must lie between 0 and 1, such as '1/10'")
     return share
 
 
 def _stacked(dataset: Any, rows: Sequence[int], name: str = "dataset") -> Batch:
     if not len(rows):
-        raise ValueError(f"{name}: there is no example")
+        raise UserError(f"{name}: there is no example")
     pairs = [_pair(dataset[row], row, name) for row in rows]
     for row, (x, y) in zip(rows, pairs, strict=True):
         for what, one, first in (("input", x, pairs[0][0]), ("target", y, pairs[0][1])):
             if one.shape != first.shape:
                 shapes = f"{tuple(one.shape)}, that of example {rows[0]} {tuple(first.shape)}"
-                raise ValueError(f"{name}: the {what} of example {row} has the shape {shapes}; pad or crop them")
-    return torch.stack([x for x, _ in pairs]), wide(torch.stack([y for _, y in pairs]))
+                raise UserError(
+                    f"{name}: the {what} of example {row} has the shape {shapes}; pad or crop them"
+                )
+    return torch.stack([x for x, _ in pairs]), as_int64(torch.stack([y for _, y in pairs]))
 
 
 def _pair(item: Any, row: int, name: str) -> Batch:
@@ -119,7 +142,7 @@ def _pair(item: Any, row: int, name: str) -> Batch:
         inputs, target = item
         return torch.as_tensor(inputs).detach(), torch.as_tensor(target).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
+        raise UserError(
             f"{name}: example {row} is not an (input, target) pair of tensors or numbers, such as a transform of "
             f"images to tensors gives: {error}"
         ) from error

@@ -11,18 +11,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fjord.data.cache import Cached, cached
+from fjord.core.errors import UserError
+from fjord.core.seeding import derive
+from fjord.data.cache import CachedTensors, load_cached
 from fjord.data.sources import library
-from fjord.seeding import derive
 
-ALLOWED = "iid, dirichlet-A with a number A such as dirichlet-0.5, shards-N with N shards for each client"
+ALLOWED = (
+    "iid, dirichlet-A with a number A such as dirichlet-0.5, shards-N with N shards for each client"
+)
 
 
-def assigned(data: Cached, labels: Tensor, how: str, num_clients: int, seed: int) -> Tensor:
+def assign_clients(
+    data: CachedTensors, labels: Tensor, how: str, num_clients: int, seed: int
+) -> Tensor:
     """Return what `assign` does for labels of this data, from the cache if it was done before."""
     _parsed(how)
     key = {"data": data.digest, "how": how, "num_clients": num_clients, "seed": seed, "version": 1}
-    return cached("clients", key, lambda: {"clients": assign(labels, how, num_clients, seed)})["clients"]
+    return load_cached("clients", key, lambda: {"clients": assign(labels, how, num_clients, seed)})[
+        "clients"
+    ]
 
 
 def assign(labels: Tensor, how: str, num_clients: int, seed: int) -> Tensor:
@@ -33,19 +40,30 @@ def assign(labels: Tensor, how: str, num_clients: int, seed: int) -> Tensor:
     """
     kind, number = _parsed(how)
     if type(num_clients) is not int or not 1 <= num_clients <= len(labels):
-        raise ValueError(f"num_clients={num_clients!r} must be from 1 to {len(labels)}, the number of examples")
+        raise UserError(
+            f"num_clients={num_clients!r} must be from 1 to {len(labels)}, the number of examples"
+        )
     if kind == "shards" and int(number) * num_clients > len(labels):
-        raise ValueError(f"partition={how!r}: {num_clients} clients need more shards than the {len(labels)} examples")
+        raise UserError(
+            f"partition={how!r}: {num_clients} clients need more shards than the {len(labels)} examples"
+        )
     order = np.random.default_rng(derive(seed, "partition", "order")).permutation(len(labels))
-    table = {"label": labels.numpy()[order], "row": order}  # flwr-datasets cuts "iid" parts without shuffling
+    table = {
+        "label": labels.numpy()[order],
+        "row": order,
+    }  # flwr-datasets cuts "iid" parts without shuffling
     partitioner = _partitioner(kind, number, num_clients, derive(seed, "partition", how))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning for every draw that leaves a client empty
         try:
             found = _clients(partitioner, table)
         except ValueError as error:
-            fault = "not every client gets an example; take fewer clients, or parts that differ less"
-            raise ValueError(f"partition={how!r}, num_clients={num_clients}: {fault} ({error})") from error
+            fault = (
+                "not every client gets an example; take fewer clients, or parts that differ less"
+            )
+            raise UserError(
+                f"partition={how!r}, num_clients={num_clients}: {fault} ({error})"
+            ) from error
     return _filled(found, labels)
 
 
@@ -54,13 +72,16 @@ def assign_by_name(names: Sequence[str]) -> tuple[Tensor, list[str]]:
     partitioner = library("flwr_datasets.partitioner").NaturalIdPartitioner("name")
     with redirect_stderr(io.StringIO()):  # its progress bar cannot be turned off
         clients = _clients(partitioner, {"name": names, "row": range(len(names))})
-    return clients, [partitioner.partition_id_to_natural_id[client] for client in range(partitioner.num_partitions)]
+    return clients, [
+        partitioner.partition_id_to_natural_id[client]
+        for client in range(partitioner.num_partitions)
+    ]
 
 
 def _parsed(how: str) -> tuple[str, str]:
     match = re.fullmatch(r"(iid)|(dirichlet)-(\d*\.?\d+(?:e-?\d+)?)|(shards)-(\d+)", how)
     if match is None or not (match[1] or float(match[3] or match[5])):
-        raise ValueError(f"partition={how!r} is not one of: {ALLOWED}")
+        raise UserError(f"partition={how!r} is not one of: {ALLOWED}")
     return match[1] or match[2] or match[4], match[3] or match[5] or ""
 
 
@@ -70,7 +91,9 @@ def _partitioner(kind: str, number: str, num_clients: int, seed: int) -> Any:
         return partitioners.IidPartitioner(num_clients)
     if kind == "shards":
         return partitioners.ShardPartitioner(num_clients, "label", int(number), seed=seed)
-    return partitioners.DirichletPartitioner(num_clients, "label", float(number), min_partition_size=1, seed=seed)
+    return partitioners.DirichletPartitioner(
+        num_clients, "label", float(number), min_partition_size=1, seed=seed
+    )
 
 
 def _clients(partitioner: Any, table: Mapping[str, Any]) -> Tensor:

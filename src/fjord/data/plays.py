@@ -13,6 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from fjord.core.errors import UserError
 from fjord.data.characters import joined, lines_of_windows
 from fjord.data.leaf import leaf_folders, leaf_users
 from fjord.data.sources import is_local, local_folder, open_split, split_names
@@ -23,7 +24,7 @@ LAYOUTS = "roles.jsonl, LEAF's JSON (train/*.json and test/*.json, or *.json), o
 
 
 @dataclass(frozen=True)
-class Plays:
+class PlayTexts:
     """Roles to learn from, those held out if the source says so, and how to make texts of what a role says."""
 
     train: Roles
@@ -31,19 +32,21 @@ class Plays:
     texts: Callable[[Iterable[str]], list[str]]
 
 
-def read(source: str) -> Plays:
+def read_plays(source: str) -> PlayTexts:
     """Read a hub's dataset or a local folder."""
     if not is_local(source):
         return _rows(source)
     folder = local_folder(source)
     if (folder / "roles.jsonl").is_file():
-        return Plays(_speeches(folder / "roles.jsonl"), None, list)
+        return PlayTexts(_speeches(folder / "roles.jsonl"), None, list)
     if any(folder.rglob("*.parquet")) or any(folder.rglob("*.csv")):
         return _rows(source)
     parts = [_leaf(part) for part in leaf_folders(folder) if any(part.glob("*.json"))]
     if parts:
-        return Plays(parts[0], parts[1] if len(parts) == 2 else None, joined)
-    raise ValueError(f"source {source}: nothing here can be read as plays; the folder may hold {LAYOUTS}")
+        return PlayTexts(parts[0], parts[1] if len(parts) == 2 else None, joined)
+    raise UserError(
+        f"source {source}: nothing here can be read as plays; the folder may hold {LAYOUTS}"
+    )
 
 
 def _speeches(path: Path) -> Roles:
@@ -54,10 +57,16 @@ def _speeches(path: Path) -> Roles:
             role = _parsed(line, f"{path}, line {number}")
             name, speeches = role.get("client"), role.get("speeches")
             if not isinstance(name, str) or not _are_speeches(speeches):
-                raise ValueError(f'{path}, line {number}: a role needs "client" and "speeches", lists of lines of text')
+                raise UserError(
+                    f'{path}, line {number}: a role needs "client" and "speeches", lists of lines of text'
+                )
             if not speeches or not all(speeches) or name in roles:
-                fault = "is there twice" if name in roles else "has no speeches, or a speech without a line"
-                raise ValueError(f"{path}, line {number}: the role {name!r} {fault}")
+                fault = (
+                    "is there twice"
+                    if name in roles
+                    else "has no speeches, or a speech without a line"
+                )
+                raise UserError(f"{path}, line {number}: the role {name!r} {fault}")
             roles[name] = ["\n".join(speech) for speech in speeches]
     return roles
 
@@ -82,15 +91,15 @@ def _parsed(text: bytes, where: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{where}: this is not JSON: {error}") from error
+        raise UserError(f"{where}: this is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{where}: a JSON object is needed, not a {type(found).__name__}")
+        raise UserError(f"{where}: a JSON object is needed, not a {type(found).__name__}")
     return found
 
 
-def _rows(source: str) -> Plays:
+def _rows(source: str) -> PlayTexts:
     test = _lines(_table_rows(source, "test")) if "test" in split_names(source) else None
-    return Plays(_lines(_table_rows(source, "train")), test, joined)
+    return PlayTexts(_lines(_table_rows(source, "train")), test, joined)
 
 
 def _table_rows(source: str, split: str) -> Iterator[tuple[str, str, str]]:
@@ -104,7 +113,7 @@ def _demand_text(where: str, **columns: list[Any]) -> None:
     for column, values in columns.items():
         for value in values:
             if not isinstance(value, str) or not value:
-                raise ValueError(f"{where}: {column} has {value!r} in it; every value must be text")
+                raise UserError(f"{where}: {column} has {value!r} in it; every value must be text")
 
 
 def _lines(rows: Iterable[tuple[str, str, str]]) -> Roles:

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fjord.data.cache import cached
+from fjord.core.errors import UserError
+from fjord.data.cache import load_cached
 from fjord.data.characters import sequences
-from fjord.data.federated import Partitioned, partition
-from fjord.data.plays import Plays, read
+from fjord.data.federated import PartitionedData, partition
+from fjord.data.plays import PlayTexts, read_plays
 from fjord.data.sources import find_source, fingerprint
 
 HUB = "flwrlabs/shakespeare"
@@ -22,24 +23,38 @@ VERSION = 1
 
 
 def load(
-    source: str | None = None, seed: int = 0, *, min_speeches: int = 2, max_clients: int | None = 715
-) -> Partitioned:
+    source: str | None = None,
+    seed: int = 0,
+    *,
+    min_speeches: int = 2,
+    max_clients: int | None = 715,
+) -> PartitionedData:
     """Return the first roles with enough speeches (lines, in LEAF's data), each with its last tenth held out.
 
     The source is a hub's name or a folder (see `fjord.data.plays`), whose own split is kept if it has one. Nothing is
     left to chance, so the seed changes nothing. Inputs are (N, 80) characters, targets the next ones.
     """
     if type(min_speeches) is not int or min_speeches < 2:
-        raise ValueError(f"min_speeches={min_speeches!r} must be at least 2: one to train on and one to test")
+        raise UserError(
+            f"min_speeches={min_speeches!r} must be at least 2: one to train on and one to test"
+        )
     if max_clients is not None and (type(max_clients) is not int or max_clients < 1):
-        raise ValueError(f"max_clients={max_clients!r} must be at least 1, or None for all")
+        raise UserError(f"max_clients={max_clients!r} must be at least 1, or None for all")
     place = find_source(source, "shakespeare", HUB)
     options = {"min_speeches": min_speeches, "max_clients": max_clients, "version": VERSION}
     key = {**fingerprint(place), **options}
-    found = cached("shakespeare", key, lambda: _decoded(place, min_speeches, max_clients))
-    train, test = ([found[f"{part}_{name}"] for name in ("inputs", "targets", "clients")] for part in ("train", "test"))
+    found = load_cached("shakespeare", key, lambda: _decoded(place, min_speeches, max_clients))
+    train, test = (
+        [found[f"{part}_{name}"] for name in ("inputs", "targets", "clients")]
+        for part in ("train", "test")
+    )
     return partition(
-        (train[0], train[1]), train[2], (test[0], test[1]), test[2], prepare=as_numbers, digest=found.digest
+        (train[0], train[1]),
+        train[2],
+        (test[0], test[1]),
+        test[2],
+        prepare=as_numbers,
+        digest=found.digest,
     )
 
 
@@ -55,22 +70,24 @@ def held_out(speeches: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _decoded(source: str, min_speeches: int, max_clients: int | None) -> dict[str, Tensor]:
-    plays = read(source)
+    plays = read_plays(source)
     own = plays.test or {}
     if strangers := [role for role in own if role not in plays.train]:
         hint = "split the lines of each role, not the roles (LEAF: -t sample)"
-        raise ValueError(f"source {source}: the role {strangers[0]!r} is in the test split alone; {hint}")
+        raise UserError(
+            f"source {source}: the role {strangers[0]!r} is in the test split alone; {hint}"
+        )
     counts = {role: len(said) + len(own.get(role, ())) for role, said in plays.train.items()}
     chosen = [role for role, count in counts.items() if count >= min_speeches][:max_clients]
     if not chosen:
         most = max(counts.values(), default=0)
-        raise ValueError(
+        raise UserError(
             f"source {source}: none of {len(counts)} roles has {min_speeches} speeches; the most is {most}"
         )
     return _tensors(plays, chosen)
 
 
-def _tensors(plays: Plays, chosen: list[str]) -> dict[str, Tensor]:
+def _tensors(plays: PlayTexts, chosen: list[str]) -> dict[str, Tensor]:
     if plays.test is None:
         parts = [held_out(plays.train[role]) for role in chosen]
     else:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fjord.extras import how_to_install
+from fjord.core.errors import UserError
+from fjord.core.extras import install_hint
 
 RECIPES = {
     "cifar10": "cifar10",
@@ -26,12 +27,14 @@ def find_source(source: str | None, name: str, hub: str | None) -> str:
     """Return the given source, else the folder `name` in FJORD_DATA if that is set, else the hub's name."""
     if source is not None:
         if not source.strip():
-            raise ValueError("source is empty; give a folder or a hub's name, or leave it out")
+            raise UserError("source is empty; give a folder or a hub's name, or leave it out")
         return source
     if root := os.environ.get("FJORD_DATA"):
         return _folder_in(Path(root).expanduser(), name)
     if hub is None:
-        raise ValueError(f"{name} is on no hub: give its folder, or set FJORD_DATA to the folder that has {name} in it")
+        raise UserError(
+            f"{name} is on no hub: give its folder, or set FJORD_DATA to the folder that has {name} in it"
+        )
     return hub
 
 
@@ -39,24 +42,28 @@ def _folder_in(root: Path, name: str) -> str:
     if (root / name).is_dir():
         return str(root / name)
     if not root.is_dir():
-        raise ValueError(f"FJORD_DATA={root}: there is no such folder")
+        raise UserError(f"FJORD_DATA={root}: there is no such folder")
     there = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
     held = [f"{n} (recipe {RECIPES[n]})" if n in RECIPES else n for n in there]
-    raise ValueError(f"{root / name}: there is no such folder; FJORD_DATA={root} holds {', '.join(held) or 'none'}")
+    raise UserError(
+        f"{root / name}: there is no such folder; FJORD_DATA={root} holds {', '.join(held) or 'none'}"
+    )
 
 
 def is_local(source: str) -> bool:
     """Say whether a source is a folder: it exists, or it cannot be a hub's name (name, or owner/name)."""
-    return Path(source).expanduser().exists() or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?(@[\w./-]+)?", source)
+    return Path(source).expanduser().exists() or not re.fullmatch(
+        r"\w[\w.-]*(/\w[\w.-]*)?(@[\w./-]+)?", source
+    )
 
 
 def local_folder(source: str) -> Path:
     """Return a local source as an absolute path, or say what is wrong with it."""
     path = Path(source).expanduser().resolve()
     if not path.exists():
-        raise ValueError(f"source {source}: there is no such folder")
+        raise UserError(f"source {source}: there is no such folder")
     if not path.is_dir():
-        raise ValueError(f"source {source}: this is a file; give the folder it is in")
+        raise UserError(f"source {source}: this is a file; give the folder it is in")
     return path
 
 
@@ -65,13 +72,17 @@ def fingerprint(source: str) -> dict[str, Any]:
     if not is_local(source):
         return {"source": source}
     folder = local_folder(source)
-    files = sorted(f for f in folder.rglob("*") if f.is_file() and not _hidden(f.relative_to(folder)))
+    files = sorted(
+        f for f in folder.rglob("*") if f.is_file() and not _hidden(f.relative_to(folder))
+    )
     found = [(str(f.relative_to(folder)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
     return {"source": str(folder), "files": found}
 
 
 def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)  # what hubs and git keep beside the data
+    return any(
+        part.startswith(".") for part in path.parts
+    )  # what hubs and git keep beside the data
 
 
 def library(name: str) -> Any:
@@ -79,7 +90,9 @@ def library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ValueError(f"reading datasets needs {name} ({error}): {how_to_install('data')}") from error
+        raise UserError(
+            f"reading datasets needs {name} ({error}): {install_hint('data')}"
+        ) from error
 
 
 def split_names(source: str) -> list[str]:
@@ -97,34 +110,44 @@ def open_split(source: str, split: str, columns: Sequence[str]) -> Any:
     """
     there = split_names(source)
     if split not in there:
-        raise ValueError(f"source {source}: there is no split {split!r}; its splits are {', '.join(there)}")
+        raise UserError(
+            f"source {source}: there is no split {split!r}; its splits are {', '.join(there)}"
+        )
     with _reading(source) as (datasets, place):
         found = datasets.load_dataset(**place, split=split)
     missing = [column for column in columns if column not in found.column_names]
     if missing:
         names = ", ".join(found.column_names)
-        raise ValueError(f"source {source} ({split}): there is no column {missing[0]!r}; its columns are {names}")
+        raise UserError(
+            f"source {source} ({split}): there is no column {missing[0]!r}; its columns are {names}"
+        )
     if not len(found):
-        raise ValueError(f"source {source} ({split}): there are no rows in it")
+        raise UserError(f"source {source} ({split}): there are no rows in it")
     return found.select_columns(list(columns))
 
 
 @contextmanager
 def _reading(source: str) -> Iterator[tuple[Any, dict[str, str | None]]]:
     """Give `datasets` and what it takes for a source; its errors are said in terms of the source."""
-    datasets, errors, arrow = library("datasets"), library("datasets.exceptions"), library("pyarrow")
+    datasets, errors, arrow = (
+        library("datasets"),
+        library("datasets.exceptions"),
+        library("pyarrow"),
+    )
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs stands in the error
     with tempfile.TemporaryDirectory(prefix="fjord-", ignore_cleanup_errors=True) as unpacked:
         try:
             yield datasets, _place(source, unpacked)
         except (errors.DatasetGenerationError, arrow.ArrowInvalid) as error:
-            raise ValueError(_unreadable(source, error)) from error
+            raise UserError(_unreadable(source, error)) from error
         except (OSError, errors.DatasetsError) as error:
             hint = (
-                "" if is_local(source) else "no such folder here, and the hub does not give it (is there a network?): "
+                ""
+                if is_local(source)
+                else "no such folder here, and the hub does not give it (is there a network?): "
             )
-            raise ValueError(f"source {source}: {hint}{error}") from error
+            raise UserError(f"source {source}: {hint}{error}") from error
 
 
 def _place(source: str, unpacked: str) -> dict[str, str | None]:
@@ -137,9 +160,7 @@ def _place(source: str, unpacked: str) -> dict[str, str | None]:
 def _unreadable(source: str, error: Exception) -> str:
     reason = error.__cause__ or error
     if isinstance(reason, OSError) and reason.errno == errno.ENOSPC:
-        return (
-            f"source {source}: there is no space to unpack it in {tempfile.gettempdir()}; TMPDIR names another folder"
-        )
+        return f"source {source}: there is no space to unpack it in {tempfile.gettempdir()}; TMPDIR names another folder"
     columns: dict[Path, list[str]] = {}
     for file in sorted(local_folder(source).rglob("*.parquet")) if is_local(source) else ():
         try:

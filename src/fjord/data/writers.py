@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fjord.data.federated import Batch, Generated, TestSet
-from fjord.seeding import Shuffled, derive
+from fjord.core.errors import UserError
+from fjord.core.seeding import Shuffled, derive
+from fjord.data.federated import Batch, GeneratedData, TestSet
 
 STROKES = """
 0 30 51 57 38 17 11 30|1 12 30 38|2 02 20 40 62 08 68|3 00 60 33 53 66 48 18 06|4 48 40 05 65
@@ -36,7 +37,9 @@ def _font() -> tuple[Tensor, Tensor]:
     characters = [c for line in STROKES.split("\n") for c in line.split("|") if c]
     segments = []
     for character in characters:
-        strokes = [[(float(p[0]), float(p[1])) for p in s.split()] for s in character[2:].split(",")]
+        strokes = [
+            [(float(p[0]), float(p[1])) for p in s.split()] for s in character[2:].split(",")
+        ]
         segments.append([pair for s in strokes for pair in pairwise(s)])
     most = max(map(len, segments))
     padded = torch.tensor([s + s[-1:] * (most - len(s)) for s in segments])
@@ -47,16 +50,23 @@ FONT, INKED = _font()
 NUM_CLASSES = len(FONT)
 
 
-def write(labels: Tensor, hand: int, generator: torch.Generator) -> Tensor:
+def draw_character(labels: Tensor, hand: int, generator: torch.Generator) -> Tensor:
     """Draw these characters in the hand of a writer, who is a seed."""
     style = torch.Generator().manual_seed(hand)
     slant, tilt, shift_x, shift_y, tall, wide = (torch.randn(6, generator=style) * 0.2).tolist()
     pen, ink = (torch.rand(2, generator=style) * 0.8 + 0.6).tolist()
     habit = torch.randn(FONT.shape, generator=style) * 0.35
-    segments = (FONT + habit)[labels] + torch.randn(len(labels), *FONT.shape[1:], generator=generator) * 0.3
-    segments = (segments - torch.tensor([3.0, 4.5])) * torch.tensor([2.5 * (1 + wide), 2.3 * (1 + tall)])
+    segments = (FONT + habit)[labels] + torch.randn(
+        len(labels), *FONT.shape[1:], generator=generator
+    ) * 0.3
+    segments = (segments - torch.tensor([3.0, 4.5])) * torch.tensor(
+        [2.5 * (1 + wide), 2.3 * (1 + tall)]
+    )
     turn = torch.tensor([[1.0, tilt], [slant - tilt, 1.0]])
-    moved = torch.randn(len(labels), 1, 1, 2, generator=generator) + torch.tensor([shift_x, shift_y]) * 5
+    moved = (
+        torch.randn(len(labels), 1, 1, 2, generator=generator)
+        + torch.tensor([shift_x, shift_y]) * 5
+    )
     distance = _distance(segments @ turn + moved + SIZE / 2, INKED[labels])
     picture = torch.sigmoid(3 * (pen - distance)) * min(1.0, ink)
     noisy = picture + 0.15 * torch.randn(picture.shape, generator=generator)
@@ -77,28 +87,32 @@ def _distance(segments: Tensor, inked: Tensor) -> Tensor:
     return squared.amin(1).sqrt()
 
 
-def writer(seed: int, client_id: int, count: int, part: str, skew: float) -> Batch:
+def draw_writer(seed: int, client_id: int, count: int, part: str, skew: float) -> Batch:
     """Return some examples of one writer, whose choice of characters is skewed (Dirichlet)."""
     generator = torch.Generator().manual_seed(derive(seed, "writer", client_id, part))
     taste = np.random.default_rng(derive(seed, "writer", client_id, "taste"))
     liking = torch.from_numpy(taste.dirichlet([skew] * NUM_CLASSES))
     labels = torch.multinomial(liking, count, replacement=True, generator=generator)
-    return write(labels, derive(seed, "writer", client_id, "hand"), generator), labels
+    return draw_character(labels, derive(seed, "writer", client_id, "hand"), generator), labels
 
 
-def writers(
+def synthetic_writers(
     seed: int, num_clients: int = 200, *, examples: int = 120, held_out: int = 20, skew: float = 0.5
-) -> Generated:
+) -> GeneratedData:
     """Return a population of writers; the test set holds out examples of at most 200 of them."""
     if num_clients < 1 or examples < 1 or held_out < 1:
-        raise ValueError(f"num_clients={num_clients}, examples={examples}, held_out={held_out} must be at least 1")
-    chosen = sorted(Shuffled(num_clients, derive(seed, "test writers"))[i] for i in range(min(200, num_clients)))
-    tested = [writer(seed, client, held_out, "test", skew) for client in chosen]
+        raise UserError(
+            f"num_clients={num_clients}, examples={examples}, held_out={held_out} must be at least 1"
+        )
+    chosen = sorted(
+        Shuffled(num_clients, derive(seed, "test writers"))[i] for i in range(min(200, num_clients))
+    )
+    tested = [draw_writer(seed, client, held_out, "test", skew) for client in chosen]
     inputs, targets = (torch.cat(tensors) for tensors in zip(*tested, strict=True))
     owners = torch.tensor(chosen).repeat_interleave(held_out)
-    return Generated(
+    return GeneratedData(
         num_clients,
-        lambda client: writer(seed, client, examples, "train", skew),
+        lambda client: draw_writer(seed, client, examples, "train", skew),
         TestSet(inputs, targets, owners),
         count=lambda client: examples,
     )

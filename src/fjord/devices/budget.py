@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from fjord.devices.units import parse_bytes, parse_rate, parse_seconds
+from fjord.core.errors import UserError
+from fjord.core.units import parse_bytes, parse_rate, parse_seconds
 
-LIMITS = ("deadline", "memory", "bandwidth", "examples")
+BUDGET_LIMITS = ("deadline", "memory", "bandwidth", "examples")
 """What a budget is made of, by the names that the command line and a node's configuration use."""
 
 
@@ -24,12 +25,12 @@ class Budget:
     """How many examples a round trains on, once for each epoch."""
 
     def __post_init__(self) -> None:
-        for name in LIMITS:
+        for name in BUDGET_LIMITS:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and value > 0):
-                raise ValueError(f"{name}={value!r} must be above 0")
+                raise UserError(f"{name}={value!r} must be above 0")
         if self.deadline is not None and self.examples is None:
-            raise ValueError("--deadline needs --examples: how many examples a round trains on")
+            raise UserError("--deadline needs --examples: how many examples a round trains on")
 
     @classmethod
     def parse(cls, limits: Mapping[str, Any], prefix: str = "--") -> Self:
@@ -39,11 +40,18 @@ class Budget:
         Budget(deadline=60.0, memory=None, bandwidth=625000.0, examples=500)
         """
         given = {key: value for key, value in limits.items() if value is not None}
-        strange = sorted(given.keys() - set(LIMITS))
+        strange = sorted(given.keys() - set(BUDGET_LIMITS))
         if strange:
-            raise ValueError(f"{prefix}{strange[0]}: no such limit; known: {', '.join(LIMITS)}")
+            raise UserError(
+                f"{prefix}{strange[0]}: no such limit; known: {', '.join(BUDGET_LIMITS)}"
+            )
         readers: dict[str, Callable[[str, Any], Any]]
-        readers = {"deadline": parse_seconds, "memory": parse_bytes, "bandwidth": parse_rate, "examples": _count}
+        readers = {
+            "deadline": parse_seconds,
+            "memory": parse_bytes,
+            "bandwidth": parse_rate,
+            "examples": _count,
+        }
         return cls(**{key: readers[key](f"{prefix}{key}", value) for key, value in given.items()})
 
     @classmethod
@@ -57,13 +65,15 @@ class Budget:
         for word in text.split():
             key, equals, value = word.partition("=")
             if not equals:
-                raise ValueError(f"--budget {word}: write it as limit=value, such as deadline=60s")
+                raise UserError(f"--budget {word}: write it as limit=value, such as deadline=60s")
             limits[key] = value
-        cls.parse({"examples": 1, **limits}, "--budget ")  # a node bound to a client knows how many examples it has
+        cls.parse(
+            {"examples": 1, **limits}, "--budget "
+        )  # a node bound to a client knows how many examples it has
         return limits
 
 
 def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
-        raise ValueError(f"{name} {value}: must be a whole number of at least 1")
+        raise UserError(f"{name} {value}: must be a whole number of at least 1")
     return int(value)

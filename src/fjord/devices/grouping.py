@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from fjord.core.errors import UserError
+from fjord.core.seeding import Shuffled, derive
+from fjord.core.units import format_bytes
+from fjord.core.width import Width
 from fjord.devices.budget import Budget
-from fjord.devices.profile import Verdict, too_little
-from fjord.devices.table import Machine
-from fjord.devices.units import show_bytes
-from fjord.seeding import Shuffled, derive
-from fjord.width import Width
+from fjord.devices.fleet_table import FleetDevice
+from fjord.devices.profile import BudgetVerdict, nothing_fits_message
 
 
 @dataclass(frozen=True)
-class Grouped:
+class DeviceGrouping:
     """A fleet in tiers."""
 
     widths: tuple[Width, ...]
@@ -34,7 +35,11 @@ class Grouped:
 
     def left_out(self, ceiling: Width) -> int:
         """Return how many devices cannot carry a width."""
-        return sum(n for name, n in self.counts.items() if (own := self.widest[name]) is None or own < ceiling)
+        return sum(
+            n
+            for name, n in self.counts.items()
+            if (own := self.widest[name]) is None or own < ceiling
+        )
 
     def in_tier(self, tier: Width) -> int:
         """Return how many devices get this ceiling."""
@@ -52,13 +57,17 @@ class Grouped:
         return [held[place % len(held)] for place in Shuffled(num_clients, derive(0, "fleet"))]
 
 
-def group(machines: Sequence[Machine], budget: Budget, num_tiers: int, kd: bool | None = None) -> Grouped:
+def group_devices(
+    machines: Sequence[FleetDevice], budget: Budget, num_tiers: int, kd: bool | None = None
+) -> DeviceGrouping:
     """Return a fleet in at most so many tiers."""
     if num_tiers < 1:
-        raise ValueError(f"--tiers {num_tiers}: must be at least 1")
-    twice = [name for name, times in Counter(machine.name for machine in machines).items() if times > 1]
+        raise UserError(f"--tiers {num_tiers}: must be at least 1")
+    twice = [
+        name for name, times in Counter(machine.name for machine in machines).items() if times > 1
+    ]
     if twice:
-        raise ValueError(f"device {twice[0]} is listed more than once; give each a name of its own")
+        raise UserError(f"device {twice[0]} is listed more than once; give each a name of its own")
     widest = {machine.name: machine.widest(budget, kd) for machine in machines}
     counts = {machine.name: machine.count for machine in machines}
     carried: Counter[Width] = Counter()
@@ -66,8 +75,10 @@ def group(machines: Sequence[Machine], budget: Budget, num_tiers: int, kd: bool 
         if width is not None:
             carried[width] += counts[name]
     if not carried:
-        raise ValueError(_nothing(machines, budget, kd))
-    return Grouped(machines[0].profile.widths, widest, counts, best_ceilings(carried, num_tiers))
+        raise UserError(_nothing(machines, budget, kd))
+    return DeviceGrouping(
+        machines[0].profile.widths, widest, counts, best_ceilings(carried, num_tiers)
+    )
 
 
 def best_ceilings(carried: Mapping[Width, int], num_tiers: int) -> tuple[Width, ...]:
@@ -87,7 +98,9 @@ def best_ceilings(carried: Mapping[Width, int], num_tiers: int) -> tuple[Width, 
     @cache
     def best(first: int, left: int) -> tuple[Width, tuple[Width, ...]]:
         """Return the least loss, and the tiers, if one begins here and so many may follow."""
-        found: list[tuple[Width, tuple[Width, ...]]] = [(wasted(first, len(widths)), (widths[first],))]
+        found: list[tuple[Width, tuple[Width, ...]]] = [
+            (wasted(first, len(widths)), (widths[first],))
+        ]
         for after in range(first + 1, len(widths)) if left else ():
             loss, tiers = best(after, left - 1)
             found.append((wasted(first, after) + loss, (widths[first], *tiers)))
@@ -96,24 +109,33 @@ def best_ceilings(carried: Mapping[Width, int], num_tiers: int) -> tuple[Width, 
     return best(0, num_tiers - 1)[1]
 
 
-def _nothing(machines: Sequence[Machine], budget: Budget, kd: bool | None) -> str:
+def _nothing(machines: Sequence[FleetDevice], budget: Budget, kd: bool | None) -> str:
     """Say what the device that comes nearest would need: of those that some budget would do for, if there are any."""
     stand = {machine: machine.verdicts(budget, kd)[0] for machine in machines}
 
-    def distance(machine: Machine) -> tuple[bool, bool, int, float]:
+    def distance(machine: FleetDevice) -> tuple[bool, bool, int, float]:
         verdict = stand[machine]
-        return verdict.cost.time == "failed", _too_small(machine, verdict), len(verdict.limits), verdict.seconds
+        return (
+            verdict.cost.time == "failed",
+            _too_small(machine, verdict),
+            len(verdict.limits),
+            verdict.seconds,
+        )
 
     nearest = min(machines, key=distance)
     verdict = stand[nearest]
-    if verdict.cost.time != "failed" and nearest.memory is not None and _too_small(nearest, verdict):
-        has, need = show_bytes(nearest.memory, 3), show_bytes(verdict.cost.memory_bytes)
+    if (
+        verdict.cost.time != "failed"
+        and nearest.memory is not None
+        and _too_small(nearest, verdict)
+    ):
+        has, need = format_bytes(nearest.memory, 3), format_bytes(verdict.cost.memory_bytes)
         why = f"has {has} of memory, and the smallest width {verdict.cost.width} needs {need}: no budget would do"
         return f"no device can take part; {nearest.name}, the nearest, {why}"
-    return f"no device can take part; {nearest.name}, the nearest: {too_little(nearest.own(budget), verdict)}"
+    return f"no device can take part; {nearest.name}, the nearest: {nothing_fits_message(nearest.own(budget), verdict)}"
 
 
-def _too_small(machine: Machine, verdict: Verdict) -> bool:
+def _too_small(machine: FleetDevice, verdict: BudgetVerdict) -> bool:
     """Say whether a device itself has too little memory, whatever the budget."""
     return machine.memory is not None and machine.memory < verdict.cost.memory_bytes
 
@@ -121,10 +143,14 @@ def _too_small(machine: Machine, verdict: Verdict) -> bool:
 def write_ceilings(path: Path, ceilings: Sequence[Width]) -> None:
     """Write a file that `--set tiers=FILE` reads."""
     if path.suffix not in (".json", ".csv"):
-        raise ValueError(f"--output {path}: must end in .json or .csv, as --set tiers= takes it")
+        raise UserError(f"--output {path}: must end in .json or .csv, as --set tiers= takes it")
     rows = [f"{client},{ceiling}" for client, ceiling in enumerate(ceilings)]
-    text = "\n".join(["client,ceiling", *rows]) if path.suffix == ".csv" else json.dumps([str(c) for c in ceilings])
+    text = (
+        "\n".join(["client,ceiling", *rows])
+        if path.suffix == ".csv"
+        else json.dumps([str(c) for c in ceilings])
+    )
     try:
         path.write_text(text + "\n")
     except OSError as error:
-        raise ValueError(f"--output {path}: cannot be written: {error}") from error
+        raise UserError(f"--output {path}: cannot be written: {error}") from error

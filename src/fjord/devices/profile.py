@@ -7,16 +7,17 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from fjord.core.errors import UserError
+from fjord.core.units import format_bytes, format_rate, format_seconds
+from fjord.core.width import Width, parse_width
 from fjord.devices.budget import Budget
-from fjord.devices.units import show_bytes, show_rate, show_seconds
-from fjord.width import Width, parse_width
 
 VERSION = 1
 Source = Literal["measured", "predicted", "failed"]
 
 
 @dataclass(frozen=True)
-class Cost:
+class WidthCost:
     """What training costs a client whose ceiling is `width`."""
 
     width: Width
@@ -39,10 +40,10 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class BudgetVerdict:
     """How one width stands against a budget."""
 
-    cost: Cost
+    cost: WidthCost
     transfer_seconds: float
     train_seconds: float
     limits: tuple[str, ...]
@@ -60,7 +61,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Profile:
+class DeviceProfile:
     """The costs of a model's widths on one device."""
 
     device: str
@@ -70,7 +71,7 @@ class Profile:
     epochs: int
     process_bytes: int
     """The memory of the process before it trains: libraries, the model, data."""
-    costs: tuple[Cost, ...]
+    costs: tuple[WidthCost, ...]
     max_steps: int | None = None
     """A round has no more steps than this (the recipe's `max_local_steps`)."""
 
@@ -84,24 +85,30 @@ class Profile:
         """With and without distillation: what the profile holds."""
         return tuple(dict.fromkeys(cost.kd for cost in self.costs))
 
-    def cost(self, width: Width, kd: bool | None = None) -> Cost:
+    def cost(self, width: Width, kd: bool | None = None) -> WidthCost:
         """Return the cost of one ceiling."""
         return next(cost for cost in self._of(kd) if cost.width == width)
 
-    def _of(self, kd: bool | None) -> list[Cost]:
+    def _of(self, kd: bool | None) -> list[WidthCost]:
         """Return the costs of one kind; None takes the only kind there is."""
         if kd is None and len(self.kinds) == 1:
             kd = self.kinds[0]
         if kd not in self.kinds:
-            raise ValueError(f"kd={kd}: the profile of {self.model} holds kd={', '.join(map(str, self.kinds))}")
+            raise UserError(
+                f"kd={kd}: the profile of {self.model} holds kd={', '.join(map(str, self.kinds))}"
+            )
         return sorted((cost for cost in self.costs if cost.kd is kd), key=lambda cost: cost.width)
 
-    def verdicts(self, budget: Budget, kd: bool | None = None) -> list[Verdict]:
+    def verdicts(self, budget: Budget, kd: bool | None = None) -> list[BudgetVerdict]:
         """Return how each width stands, in rising order."""
         return [self._verdict(cost, budget) for cost in self._of(kd)]
 
-    def _verdict(self, cost: Cost, budget: Budget) -> Verdict:
-        transfer = 0.0 if budget.bandwidth is None else (cost.bytes_down + cost.bytes_up) / budget.bandwidth
+    def _verdict(self, cost: WidthCost, budget: Budget) -> BudgetVerdict:
+        transfer = (
+            0.0
+            if budget.bandwidth is None
+            else (cost.bytes_down + cost.bytes_up) / budget.bandwidth
+        )
         steps = self.epochs * math.ceil((budget.examples or 0) / self.batch_size)
         steps = steps if self.max_steps is None else min(steps, self.max_steps)
         train = cost.setup_seconds + steps * cost.step_seconds if steps else 0.0
@@ -109,19 +116,22 @@ class Profile:
         late = budget.deadline is not None and transfer + train > budget.deadline * (1 + 1e-9)
         large = budget.memory is not None and cost.memory_bytes > budget.memory
         limits = [name for name, broken in (("deadline", late), ("memory", large)) if broken]
-        return Verdict(cost, transfer, train, tuple(limits))
+        return BudgetVerdict(cost, transfer, train, tuple(limits))
 
     def widest(self, budget: Budget, kd: bool | None = None) -> Width:
         """Return the widest ceiling that fits; if none does, the error says which budget would do."""
         verdicts = self.verdicts(budget, kd)
         fitting = [verdict.cost.width for verdict in verdicts if verdict.fits]
         if not fitting:
-            raise ValueError(too_little(budget, verdicts[0]))
+            raise UserError(nothing_fits_message(budget, verdicts[0]))
         return max(fitting)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data; docs/devices.md names the keys."""
-        plain = {**asdict(self), "costs": [{**asdict(cost), "width": str(cost.width)} for cost in self.costs]}
+        plain = {
+            **asdict(self),
+            "costs": [{**asdict(cost), "width": str(cost.width)} for cost in self.costs],
+        }
         return {"fjord_profile": VERSION, **plain}
 
     def answer(self, budget: Budget) -> dict[str, Any]:
@@ -131,57 +141,72 @@ class Profile:
             fitting = [verdict for verdict in self.verdicts(budget, kd) if verdict.fits]
             best = max(fitting, key=lambda verdict: verdict.cost.width, default=None)
             row = {"kd": kd, "width": None if best is None else str(best.cost.width)}
-            answers.append({**row, "round_seconds": None if best is None or not budget.examples else best.seconds})
+            answers.append(
+                {
+                    **row,
+                    "round_seconds": None if best is None or not budget.examples else best.seconds,
+                }
+            )
         return {"budget": asdict(budget), "answers": answers}
 
     @classmethod
     def of_json(cls, data: Mapping[str, Any]) -> Self:
         """Return the profile in plain data."""
         if data.get("fjord_profile") != VERSION:
-            raise ValueError(f"fjord_profile={data.get('fjord_profile')!r}: this version reads {VERSION}")
+            raise UserError(
+                f"fjord_profile={data.get('fjord_profile')!r}: this version reads {VERSION}"
+            )
         known = {field.name: data[field.name] for field in fields(cls) if field.name != "max_steps"}
         known["max_steps"] = data.get("max_steps")  # profiles of before have none
-        costs = tuple(Cost(**{**cost, "width": parse_width(cost["width"])}) for cost in known["costs"])
+        costs = tuple(
+            WidthCost(**{**cost, "width": parse_width(cost["width"])}) for cost in known["costs"]
+        )
         return cls(**{**known, "costs": costs})
 
 
-def too_little(budget: Budget, smallest: Verdict) -> str:
+def nothing_fits_message(budget: Budget, smallest: BudgetVerdict) -> str:
     """Say, for each limit that even the smallest width breaks, the least that would do."""
     width = smallest.cost.width
     if smallest.cost.time == "failed":
         return f"nothing fits: the smallest width {width} could not be trained here: {smallest.cost.note}"
     found = []
     if budget.memory is not None and "memory" in smallest.limits:
-        need = show_bytes(smallest.cost.memory_bytes)
-        given = show_bytes(budget.memory, 3)
-        found.append(f"--memory {given}: the smallest width {width} needs {need}; give at least --memory {need}")
+        need = format_bytes(smallest.cost.memory_bytes)
+        given = format_bytes(budget.memory, 3)
+        found.append(
+            f"--memory {given}: the smallest width {width} needs {need}; give at least --memory {need}"
+        )
     if budget.deadline is not None and "deadline" in smallest.limits:
         found.append(_too_slow(budget, budget.deadline, smallest))
     return f"nothing fits: {'; and '.join(found)}"
 
 
-def _too_slow(budget: Budget, deadline: float, smallest: Verdict) -> str:
-    parts = f"training {show_seconds(smallest.train_seconds)}"
+def _too_slow(budget: Budget, deadline: float, smallest: BudgetVerdict) -> str:
+    parts = f"training {format_seconds(smallest.train_seconds)}"
     instead = ""
     if budget.bandwidth is not None:
-        parts += f", transfer {show_seconds(smallest.transfer_seconds)}"
+        parts += f", transfer {format_seconds(smallest.transfer_seconds)}"
         left = deadline - smallest.train_seconds
         size = smallest.cost.bytes_down + smallest.cost.bytes_up
-        instead = f" or --bandwidth {show_rate(size / left)}" if left > 0 else " (no bandwidth would be enough)"
-    need = show_seconds(smallest.seconds)
+        instead = (
+            f" or --bandwidth {format_rate(size / left)}"
+            if left > 0
+            else " (no bandwidth would be enough)"
+        )
+    need = format_seconds(smallest.seconds)
     return (
-        f"--deadline {show_seconds(deadline, 3)}: the smallest width {smallest.cost.width} takes {need} ({parts}); "
+        f"--deadline {format_seconds(deadline, 3)}: the smallest width {smallest.cost.width} takes {need} ({parts}); "
         f"give at least --deadline {need}{instead}"
     )
 
 
-def read_profile(path: str | Path) -> Profile:
+def read_profile(path: str | Path) -> DeviceProfile:
     """Read the file of one profile."""
     try:
-        return Profile.of_json(json.loads(Path(path).read_text()))
+        return DeviceProfile.of_json(json.loads(Path(path).read_text()))
     except OSError as error:
-        raise ValueError(f"profile {path}: cannot be read: {error}") from error
+        raise UserError(f"profile {path}: cannot be read: {error}") from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"profile {path}: {error}") from error
+        raise UserError(f"profile {path}: {error}") from error
     except KeyError as error:
-        raise ValueError(f"profile {path}: has no {error}") from error
+        raise UserError(f"profile {path}: has no {error}") from error

@@ -8,18 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverloadPacket
 
-from fjord.elastic.blueprint import Blueprint, Factory, without_weights
-from fjord.elastic.check import Proof
+from fjord.core.errors import UserError
+from fjord.core.width import WidthLike, WidthSpace, as_space, uniform_widths
+from fjord.elastic.batchnorm import BatchNormMode
 from fjord.elastic.errors import ADVICE, FORWARD_ERRORS, ElasticityError
 from fjord.elastic.families import TIED, build_plan
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.module_cut import attribute_meanings
-from fjord.elastic.norms import Norms
 from fjord.elastic.plan import WidthPlan
-from fjord.elastic.probe import Probe, probe, resized
-from fjord.elastic.rules import Rule
-from fjord.elastic.trace import Trace, Tracer, named_tensors
-from fjord.width import WidthLike, WidthSpace, as_space, uniform
+from fjord.elastic.proof import PlanProof
+from fjord.elastic.submodel.blueprint import Blueprint, ModelFactory, without_weights
+from fjord.elastic.submodel.from_modules import attribute_meanings
+from fjord.elastic.trace.graph import GraphTracer, ModelTrace, named_tensors
+from fjord.elastic.trace.probe import ForwardProbe, probe_forward, resize_batch
+from fjord.elastic.trace.rules import RuleFunction
 
 LARGE = 30_000_000
 """Models with more parameters are proved in single precision first: moving the weights is what takes time."""
@@ -32,9 +33,9 @@ def elasticize(
     widths: WidthSpace | Iterable[WidthLike] | None = None,
     freeze: str | Iterable[str] = (),
     round_to: int = 1,
-    norms: Norms = "layers",
-    rules: Mapping[OpOverloadPacket, Rule] | None = None,
-    factory: Factory | None = None,
+    norms: BatchNormMode = "layers",
+    rules: Mapping[OpOverloadPacket, RuleFunction] | None = None,
+    factory: ModelFactory | None = None,
 ) -> ElasticModel:
     """Find the unit families of a model from its own graph and return it as an elastic model.
 
@@ -44,23 +45,29 @@ def elasticize(
     is copied.
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model must be a torch module, not {type(model).__name__}")
+        raise UserError(f"model must be a torch module, not {type(model).__name__}")
     if type(round_to) is not int or round_to < 1:
-        raise ValueError(f"round_to={round_to!r} must be a whole number of at least 1")
+        raise UserError(f"round_to={round_to!r} must be a whole number of at least 1")
     if norms not in ("layers", "statistics", "shared"):
-        raise ValueError(f"norms={norms!r} must be 'layers', 'statistics' or 'shared'")
+        raise UserError(f"norms={norms!r} must be 'layers', 'statistics' or 'shared'")
     patterns = (freeze,) if isinstance(freeze, str) else tuple(freeze)
-    space = uniform(5) if widths is None else as_space(widths)
-    maker = _Maker(model, _as_tuple(example_inputs), space, patterns, round_to, dict(rules or {}), factory)
+    space = uniform_widths(5) if widths is None else as_space(widths)
+    maker = _Maker(
+        model, _as_tuple(example_inputs), space, patterns, round_to, dict(rules or {}), factory
+    )
     blueprint, plan = maker.make()
-    return ElasticModel.spread(blueprint.on(without_weights(model)), plan, maker.space, norms, named_tensors(model))
+    return ElasticModel.spread(
+        blueprint.on(without_weights(model)), plan, maker.space, norms, named_tensors(model)
+    )
 
 
 def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
     if isinstance(example_inputs, Tensor):
         return (example_inputs,)
     if not isinstance(example_inputs, tuple | list) or not example_inputs:
-        raise ValueError(f"example_inputs must be a tensor or a tuple of the model's arguments, not {example_inputs!r}")
+        raise UserError(
+            f"example_inputs must be a tensor or a tuple of the model's arguments, not {example_inputs!r}"
+        )
     return tuple(example_inputs)
 
 
@@ -73,13 +80,13 @@ class _Maker:
     space: WidthSpace
     freeze: tuple[str, ...]
     round_to: int
-    rules: dict[OpOverloadPacket, Rule]
-    factory: Factory | None
-    seen: Probe = field(default_factory=Probe)
+    rules: dict[OpOverloadPacket, RuleFunction]
+    factory: ModelFactory | None
+    seen: ForwardProbe = field(default_factory=ForwardProbe)
 
     def make(self) -> tuple[Blueprint, WidthPlan]:
         """Trace, plan and prove."""
-        self.seen = probe(self.model, self.inputs)
+        self.seen = probe_forward(self.model, self.inputs)
         tracer, trace, plan = self._traced()
         large = sum(p.numel() for p in self.model.parameters()) > LARGE
         first, second = (torch.float32, torch.float64) if large else (torch.float64, torch.float32)
@@ -91,30 +98,38 @@ class _Maker:
             except ElasticityError:
                 raise error from error.__cause__
 
-    def _traced(self) -> tuple[Tracer, Trace, WidthPlan]:
-        tracer = Tracer(self.model, self._examples(single=not self.seen.attends), self.seen.attends, self.rules)
+    def _traced(self) -> tuple[GraphTracer, ModelTrace, WidthPlan]:
+        tracer = GraphTracer(
+            self.model, self._examples(single=not self.seen.attends), self.seen.attends, self.rules
+        )
         trace = tracer.trace()
         return tracer, trace, self._plan(trace)
 
     def _examples(self, *, single: bool) -> tuple[Any, ...]:
         if not self.seen.batched:
             return self.inputs
-        return resized(self.inputs, 1 if single else 2)
+        return resize_batch(self.inputs, 1 if single else 2)
 
-    def _plan(self, trace: Trace) -> WidthPlan:
+    def _plan(self, trace: ModelTrace) -> WidthPlan:
         plan = build_plan(self.model, trace, self.space.widths, self.freeze, self.round_to)
         if not plan.families:
             raise ElasticityError(_nothing_elastic(self.model, plan))
         return plan
 
-    def _prove(self, tracer: Tracer, trace: Trace, plan: WidthPlan, dtype: torch.dtype) -> tuple[Blueprint, WidthPlan]:
+    def _prove(
+        self, tracer: GraphTracer, trace: ModelTrace, plan: WidthPlan, dtype: torch.dtype
+    ) -> tuple[Blueprint, WidthPlan]:
         """Return the first way to cut that equals masking: the factory, or the modules, or else the graph."""
-        proof = Proof(self.model, self._examples(single=True), trace, plan, dtype)
+        proof = PlanProof(self.model, self._examples(single=True), trace, plan, dtype)
         if self.seen.batched and not self._batch_confirmed(proof):
             self.seen = replace(self.seen, batched=False)
             return self._prove(*self._traced(), dtype)
         proof.demand_permutation()
-        blueprint = Blueprint(self.model, "factory", factory=self.factory) if self.factory else Blueprint(self.model)
+        blueprint = (
+            Blueprint(self.model, "factory", factory=self.factory)
+            if self.factory
+            else Blueprint(self.model)
+        )
         failure = self._failure(proof, blueprint)
         if failure and not self.factory:
             blueprint, failure = self._with_attributes(proof, failure)
@@ -123,20 +138,26 @@ class _Maker:
             blueprint = Blueprint(self.model, "graph", proof.trace, note=failure)
             failure = self._failure(proof, blueprint)
         if failure:
-            raise ElasticityError(f"{proof.name} cannot be cut. {blueprint.note} {failure} {ADVICE}")
+            raise ElasticityError(
+                f"{proof.name} cannot be cut. {blueprint.note} {failure} {ADVICE}"
+            )
         if blueprint.trace is not None:
             blueprint.trace.forget_weights()
         return blueprint, proof.plan
 
-    def _batch_confirmed(self, proof: Proof) -> bool:
+    def _batch_confirmed(self, proof: PlanProof) -> bool:
         try:
             return proof.examples_are_independent()
         except FORWARD_ERRORS as raised:
-            raise ElasticityError(f"{proof.name} does not run in {proof.dtype}: {raised}. {ADVICE}") from raised
+            raise ElasticityError(
+                f"{proof.name} does not run in {proof.dtype}: {raised}. {ADVICE}"
+            ) from raised
 
-    def _with_attributes(self, proof: Proof, failure: str) -> tuple[Blueprint, str]:
+    def _with_attributes(self, proof: PlanProof, failure: str) -> tuple[Blueprint, str]:
         """Correct integers the user's classes remember, but only those without which the submodel fails."""
-        found = {key for key, meanings in attribute_meanings(self.model, proof.plan).items() if meanings}
+        found = {
+            key for key, meanings in attribute_meanings(self.model, proof.plan).items() if meanings
+        }
         blueprint = Blueprint(self.model, attributes=frozenset(found))
         if not found or (failure := self._failure(proof, blueprint)):
             return blueprint, failure
@@ -146,22 +167,26 @@ class _Maker:
                 blueprint = fewer
         return blueprint, ""
 
-    def _failure(self, proof: Proof, blueprint: Blueprint) -> str:
+    def _failure(self, proof: PlanProof, blueprint: Blueprint) -> str:
         """Say why submodels fail, at the smallest width and about the middle; or nothing."""
-        widths = dict.fromkeys((self.space.widths[0], self.space.widths[len(self.space.widths) // 2]))
+        widths = dict.fromkeys(
+            (self.space.widths[0], self.space.widths[len(self.space.widths) // 2])
+        )
         for width in widths:
             how = f"Built by {blueprint.route} at width {width}:"
             try:
                 error = proof.cut_error(blueprint, width)
                 if not error <= proof.tolerance:
                     return f"{how} the output differs from the masked model by {error:.1e}."
-                if width == self.space.widths[0] and not (self.seen.modes_alike and blueprint.route == "module"):
-                    proof.run_for_real(blueprint, width, resized(self.inputs, 3))
+                if width == self.space.widths[0] and not (
+                    self.seen.modes_alike and blueprint.route == "module"
+                ):
+                    proof.run_for_real(blueprint, width, resize_batch(self.inputs, 3))
             except FORWARD_ERRORS as raised:
                 return f"{how} {_first_line(raised)}."
         return ""
 
-    def _graph_proof(self, tracer: Tracer, proof: Proof) -> Proof:
+    def _graph_proof(self, tracer: GraphTracer, proof: PlanProof) -> PlanProof:
         """Return a proof whose graphs can be run themselves: for any batch, and in training where that differs."""
         trace = proof.trace
         if tracer.open_batch and self.seen.modes_alike:
@@ -174,11 +199,13 @@ class _Maker:
         return proof.again(trace, self._plan(trace))
 
 
-def open_trace(model: nn.Module, example_inputs: Any, rules: dict[OpOverloadPacket, Rule]) -> Trace:
+def open_trace(
+    model: nn.Module, example_inputs: Any, rules: dict[OpOverloadPacket, RuleFunction]
+) -> ModelTrace:
     """Trace a model so that its graphs can be run: for any batch, in both modes."""
     inputs = _as_tuple(example_inputs)
-    seen = probe(model, inputs)
-    tracer = Tracer(model, resized(inputs, 2) if seen.batched else inputs, True, rules)
+    seen = probe_forward(model, inputs)
+    tracer = GraphTracer(model, resize_batch(inputs, 2) if seen.batched else inputs, True, rules)
     trace = tracer.trace()
     if not seen.modes_alike:
         tracer.add_mode(trace, training=True)

@@ -8,19 +8,24 @@ from math import lcm
 import torch
 from torch import Tensor, nn
 
-from fjord.elastic.graph_cut import KeptUnits
-from fjord.elastic.labels import FROZEN, Labels, varying
-from fjord.elastic.plan import Axis, Family, Frozen, WidthPlan, matches
-from fjord.elastic.trace import Trace, named_tensors
-from fjord.seeding import derive
-from fjord.width import Width
+from fjord.core.errors import UserError
+from fjord.core.seeding import derive
+from fjord.core.width import Width
+from fjord.elastic.plan import Axis, FrozenAxis, UnitFamily, WidthPlan, matches_name
+from fjord.elastic.submodel.from_graph import KeptUnits
+from fjord.elastic.trace.graph import ModelTrace, named_tensors
+from fjord.elastic.trace.labels import FROZEN, UnitLabels, varying_axes
 
 TIED = "tied to an axis that is frozen"
 ALONE = "no other axis holds these units, or there is only one"
 
 
 def build_plan(
-    model: nn.Module, trace: Trace, widths: Iterable[Width], freeze: Iterable[str] = (), round_to: int = 1
+    model: nn.Module,
+    trace: ModelTrace,
+    widths: Iterable[Width],
+    freeze: Iterable[str] = (),
+    round_to: int = 1,
 ) -> WidthPlan:
     """Group the traced units into families that can be cut at these widths, and say what is frozen and why."""
     freeze_named(model, trace, freeze)
@@ -30,9 +35,14 @@ def build_plan(
     return plan
 
 
-def group_units(model: nn.Module, trace: Trace, round_to: int) -> WidthPlan:
+def group_units(model: nn.Module, trace: ModelTrace, round_to: int) -> WidthPlan:
     """Group units that stand in the same places into families."""
-    axes = [(name, dim) for name, dims in trace.owners.items() if name in trace.used for dim in range(len(dims))]
+    axes = [
+        (name, dim)
+        for name, dims in trace.owners.items()
+        if name in trace.used
+        for dim in range(len(dims))
+    ]
     units = {(name, dim): trace.units.root[trace.owners[name][dim]] for name, dim in axes}
     families = [_family(model, group, units) for group in _groups(trace, units)]
     families = [replace(f, multiple=f.rounded(round_to)) for f in families]
@@ -41,7 +51,7 @@ def group_units(model: nn.Module, trace: Trace, round_to: int) -> WidthPlan:
     return WidthPlan(tuple(tie_heads(model, families)), shapes, tuple(_frozen(trace, covered)))
 
 
-def _groups(trace: Trace, units: dict[Axis, Tensor]) -> list[Tensor]:
+def _groups(trace: ModelTrace, units: dict[Axis, Tensor]) -> list[Tensor]:
     """Return the elastic units of each family: those on the same axes, as often, and in the same segments.
 
     Every axis and segment has a random number; units with equal sums of them agree.
@@ -70,7 +80,9 @@ def _groups(trace: Trace, units: dict[Axis, Tensor]) -> list[Tensor]:
 
 def _axes_of(units: dict[Axis, Tensor]) -> Tensor:
     """Return on how many axes each unit stands: on one alone (rows of a table) it is no hidden unit."""
-    count = torch.zeros(1 + max(int(ids.max()) for ids in units.values() if len(ids)), dtype=torch.long)
+    count = torch.zeros(
+        1 + max(int(ids.max()) for ids in units.values() if len(ids)), dtype=torch.long
+    )
     for ids in units.values():
         count[torch.unique(ids)] += 1
     return count
@@ -80,7 +92,7 @@ def _number(generator: torch.Generator) -> Tensor:
     return torch.randint(1 << 62, (1,), generator=generator)
 
 
-def make_rectangular(trace: Trace, plan: WidthPlan, widths: Iterable[Width]) -> bool:
+def make_rectangular(trace: ModelTrace, plan: WidthPlan, widths: Iterable[Width]) -> bool:
     """Tie units until every value keeps a whole rectangle of its axes; say whether any had to be tied.
 
     Where one axis is split in two (keys and values, the halves of a channel shuffle), the parts must
@@ -92,14 +104,14 @@ def make_rectangular(trace: Trace, plan: WidthPlan, widths: Iterable[Width]) -> 
         for values in trace.values.values():
             for value in values.values():
                 for labels in value if isinstance(value, list) else [value]:
-                    for channel in labels.channels if isinstance(labels, Labels) else ():
+                    for channel in labels.channels if isinstance(labels, UnitLabels) else ():
                         tied |= _tie_if_ragged(trace, kept, channel)
     return tied
 
 
-def _tie_if_ragged(trace: Trace, kept: KeptUnits, channel: Tensor) -> bool:
+def _tie_if_ragged(trace: ModelTrace, kept: KeptUnits, channel: Tensor) -> bool:
     channel = trace.units.current(channel)
-    axes = varying(channel)
+    axes = varying_axes(channel)
     if len(axes) < 2:
         return False
     alive = kept.alive[channel]
@@ -113,30 +125,42 @@ def _tie_if_ragged(trace: Trace, kept: KeptUnits, channel: Tensor) -> bool:
     return True
 
 
-def freeze_named(model: nn.Module, trace: Trace, patterns: Iterable[str]) -> None:
+def freeze_named(model: nn.Module, trace: ModelTrace, patterns: Iterable[str]) -> None:
     """Keep the units of layers the user names whole (not their inputs); a pattern that names nothing is an error."""
     for pattern in patterns:
-        names = {first for name, first in trace.tied.items() if matches(pattern, name)}
+        names = {first for name, first in trace.tied.items() if matches_name(pattern, name)}
         if not names:
             modules = ", ".join(name for name, _ in model.named_modules() if name)
-            raise ValueError(f"freeze={pattern!r} names no layer of {type(model).__name__}; layers: {modules}")
+            raise UserError(
+                f"freeze={pattern!r} names no layer of {type(model).__name__}; layers: {modules}"
+            )
         for name in names:
             for dim, ids in enumerate(trace.owners[name]):
                 if _produces(model, (name, dim)):
                     trace.units.freeze(ids, f"frozen by the user ({pattern})")
 
 
-def _family(model: nn.Module, group: Tensor, units: dict[Axis, Tensor]) -> Family:
+def _family(model: nn.Module, group: Tensor, units: dict[Axis, Tensor]) -> UnitFamily:
     """Return the family of some units, ordered as they stand in the layer that produces them."""
     place = torch.full((int(max(ids.max() for ids in units.values() if len(ids))) + 1,), -1)
     place[group] = torch.arange(len(group))
-    members = {axis: _rows(place[ids]) for axis, ids in units.items() if len(ids) and bool((place[ids] >= 0).any())}
-    first = min(members, key=lambda axis: (not _produces(model, axis), not _is_layer(model, axis[0])))
+    members = {
+        axis: _rows(place[ids])
+        for axis, ids in units.items()
+        if len(ids) and bool((place[ids] >= 0).any())
+    }
+    first = min(
+        members, key=lambda axis: (not _produces(model, axis), not _is_layer(model, axis[0]))
+    )
     order = members[first][:, 0].argsort()
     members = {axis: rows[order] for axis, rows in members.items()}
-    layers = dict.fromkeys(_layer(model, name) for name, dim in members if _produces(model, (name, dim)))
+    layers = dict.fromkeys(
+        _layer(model, name) for name, dim in members if _produces(model, (name, dim))
+    )
     start = int(members[first][0, 0])
-    return Family(f"{first[0]}[{first[1]}]" + (f"@{start}" if start else ""), members, tuple(layers))
+    return UnitFamily(
+        f"{first[0]}[{first[1]}]" + (f"@{start}" if start else ""), members, tuple(layers)
+    )
 
 
 def _layer(model: nn.Module, name: str) -> str:
@@ -156,7 +180,9 @@ def _produces(model: nn.Module, axis: Axis) -> bool:
     if not _is_layer(model, name):
         return True
     owner = model.get_submodule(name.rpartition(".")[0])
-    weighted = isinstance(owner, nn.Embedding) or (isinstance(owner, nn.modules.conv._ConvNd) and owner.transposed)
+    weighted = isinstance(owner, nn.Embedding) or (
+        isinstance(owner, nn.modules.conv._ConvNd) and owner.transposed
+    )
     is_vector = named_tensors(owner)[name.rpartition(".")[2]].dim() == 1
     return dim == (1 if weighted and not is_vector else 0)
 
@@ -166,7 +192,7 @@ def _is_layer(model: nn.Module, name: str) -> bool:
     return type(model.get_submodule(name.rpartition(".")[0])).__module__.startswith("torch.nn.")
 
 
-def _frozen(trace: Trace, covered: set[Axis]) -> Iterable[Frozen]:
+def _frozen(trace: ModelTrace, covered: set[Axis]) -> Iterable[FrozenAxis]:
     """List the axes that no family covers, each with the first reason that froze it."""
     reason_of: dict[int, str] = {}
     for reason, ids in trace.units.reasons:
@@ -177,14 +203,18 @@ def _frozen(trace: Trace, covered: set[Axis]) -> Iterable[Frozen]:
             if (name, dim) not in covered and len(ids) > 1:
                 unused = "not used by the model" if name not in trace.used else ""
                 known = (reason_of[i] for i in ids.tolist() if i in reason_of)
-                yield Frozen((name, dim), len(ids), unused or next(known, TIED if _is_frozen(trace, ids) else ALONE))
+                yield FrozenAxis(
+                    (name, dim),
+                    len(ids),
+                    unused or next(known, TIED if _is_frozen(trace, ids) else ALONE),
+                )
 
 
-def _is_frozen(trace: Trace, ids: Tensor) -> bool:
+def _is_frozen(trace: ModelTrace, ids: Tensor) -> bool:
     return bool((trace.units.root[ids] == FROZEN).any())
 
 
-def tie_heads(model: nn.Module, families: list[Family]) -> list[Family]:
+def tie_heads(model: nn.Module, families: list[UnitFamily]) -> list[UnitFamily]:
     """Round the width around each `nn.MultiheadAttention` to whole heads: the layer allows nothing else."""
     multiples: dict[str, int] = {}
     by_axis = {axis: f for f in families for axis in f.members}

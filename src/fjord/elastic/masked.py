@@ -12,11 +12,11 @@ from torch._ops import OpOverload
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from fjord.elastic.graph_cut import KeptUnits
-from fjord.elastic.labels import Labels, along
-from fjord.elastic.plan import Kept, WidthPlan
-from fjord.elastic.rules.elementwise import REDUCTIONS, reduced_dims
-from fjord.elastic.trace import Trace, named_tensors
+from fjord.elastic.plan import UnitSelection, WidthPlan
+from fjord.elastic.submodel.from_graph import KeptUnits
+from fjord.elastic.trace.graph import ModelTrace, named_tensors
+from fjord.elastic.trace.labels import UnitLabels, labels_along
+from fjord.elastic.trace.rules.elementwise import REDUCTIONS, reduced_dims
 
 A = torch.ops.aten
 
@@ -24,12 +24,14 @@ A = torch.ops.aten
 DIVISIONS = (A.div, A.reciprocal, A.rsqrt, A._weight_norm_interface)
 
 
-def cast(inputs: Any, dtype: torch.dtype) -> Any:
+def cast_tensors(inputs: Any, dtype: torch.dtype) -> Any:
     """Return inputs with every floating tensor in this precision."""
-    return pytree.tree_map(lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, inputs)
+    return pytree.tree_map(
+        lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, inputs
+    )
 
 
-def masked_tensors(model: nn.Module, plan: WidthPlan, kept: Kept) -> dict[str, Tensor]:
+def masked_tensors(model: nn.Module, plan: WidthPlan, kept: UnitSelection) -> dict[str, Tensor]:
     """Return full-size tensors with every dropped unit set to zero."""
     indices, result = plan.kept_indices(kept), {}
     for name, tensor in named_tensors(model).items():
@@ -38,17 +40,23 @@ def masked_tensors(model: nn.Module, plan: WidthPlan, kept: Kept) -> dict[str, T
             if index is not None:
                 mask = torch.zeros(tensor.shape[dim], dtype=tensor.dtype, device=tensor.device)
                 mask[index] = 1
-                masked = masked * along(mask, dim, tensor.dim())
+                masked = masked * labels_along(mask, dim, tensor.dim())
         result[name] = masked
     return result
 
 
-class Masked(Interpreter):
+class MaskedModel(Interpreter):
     """Runs the full graph on masked tensors; averages over units count the kept ones only."""
 
-    def __init__(self, trace: Trace, plan: WidthPlan, kept: Kept, tensors: dict[str, Tensor]) -> None:
+    def __init__(
+        self, trace: ModelTrace, plan: WidthPlan, kept: UnitSelection, tensors: dict[str, Tensor]
+    ) -> None:
         super().__init__(trace.graphs[False])
-        self.values, self.units, self.tensors = trace.values[False], KeptUnits(trace, plan, kept), tensors
+        self.values, self.units, self.tensors = (
+            trace.values[False],
+            KeptUnits(trace, plan, kept),
+            tensors,
+        )
         self.tied, self.traced, self.dtype = trace.tied, trace.dtype, torch.get_default_dtype()
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -56,7 +64,7 @@ class Masked(Interpreter):
         if target in self.tied:
             return self.tensors[self.tied[target]]
         value = super().get_attr(target, args, kwargs)
-        return cast(value, self.dtype)
+        return cast_tensors(value, self.dtype)
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Skip the guards torch.export leaves in the graph."""
@@ -74,24 +82,28 @@ class Masked(Interpreter):
             return self.call_function(A.reshape.default, args, kwargs)
         gather = AVERAGES.get(getattr(n.target, "overloadpacket", None))
         x = self.values.get(n.args[0]) if gather and isinstance(n.args[0], Node) else None
-        if gather is not None and isinstance(x, Labels):
+        if gather is not None and isinstance(x, UnitLabels):
             return gather(self, n, x, list(args), kwargs)
         result = self.call_function(n.target, args, kwargs)
-        return self._without_nan(n, result) if getattr(n.target, "overloadpacket", None) in DIVISIONS else result
+        return (
+            self._without_nan(n, result)
+            if getattr(n.target, "overloadpacket", None) in DIVISIONS
+            else result
+        )
 
     def _without_nan(self, node: Node, result: Any) -> Any:
         """Put zeros where a dropped unit was divided by its own zero norm."""
         labels = self.values.get(node)
         first = labels[0] if isinstance(labels, list) else labels
         value = result if isinstance(result, Tensor) else result[0]
-        if isinstance(first, Labels) and value.is_floating_point():
+        if isinstance(first, UnitLabels) and value.is_floating_point():
             for dim in range(first.rank):
                 mask = self.units.mask(first, dim)
                 if not mask.all():
                     value = value.index_fill(dim, (~mask).nonzero()[:, 0], 0.0)
         return value if isinstance(result, Tensor) else (value, *result[1:])
 
-    def kept(self, x: Labels, dims: Any) -> dict[int, Tensor]:
+    def kept(self, x: UnitLabels, dims: Any) -> dict[int, Tensor]:
         """Return the kept indices along those axes that lose units."""
         masks = {dim: self.units.mask(x, dim) for dim in dims}
         return {dim: mask.nonzero()[:, 0] for dim, mask in masks.items() if not mask.all()}
@@ -112,7 +124,9 @@ def _spread(result: Tensor, like: Tensor, kept: dict[int, Tensor]) -> Tensor:
     return result
 
 
-def _reduce(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _reduce(
+    run: MaskedModel, node: Node, x: UnitLabels, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     def get(position: int, name: str) -> Any:
         return args[position] if len(args) > position else kwargs.get(name)
 
@@ -123,7 +137,9 @@ def _reduce(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[st
     return run.call_function(node.target, tuple(args), kwargs)
 
 
-def _layer_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _layer_norm(
+    run: MaskedModel, node: Node, x: UnitLabels, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     first = x.rank - len(args[1])
     kept = run.kept(x, range(first, x.rank))
     inner = {dim - first: index for dim, index in kept.items()}
@@ -135,25 +151,38 @@ def _layer_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dic
     return (_spread(result[0], args[0], kept), *result[1:])
 
 
-def _group_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _group_norm(
+    run: MaskedModel, node: Node, x: UnitLabels, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     kept = run.kept(x, [1])
     if args[6] > 1 or not kept:  # whole groups are dropped: the others do not notice
         return run.call_function(node.target, tuple(args), kwargs)
     affine = {0: kept[1]}
-    new = [_pick(args[0], kept), _pick(args[1], affine), _pick(args[2], affine), args[3], len(kept[1]), *args[5:]]
+    new = [
+        _pick(args[0], kept),
+        _pick(args[1], affine),
+        _pick(args[2], affine),
+        args[3],
+        len(kept[1]),
+        *args[5:],
+    ]
     result = run.call_function(node.target, tuple(new), kwargs)
     return (_spread(result[0], args[0], kept), *result[1:])
 
 
-def _batch_norm(run: Masked, node: Node, x: Labels, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _batch_norm(
+    run: MaskedModel, node: Node, x: UnitLabels, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     kept = run.kept(x, [d for d in range(x.rank) if d != 1])
     result = run.call_function(node.target, (_pick(args[0], kept), *args[1:]), kwargs)
     return (_spread(result[0], args[0], kept), *result[1:])
 
 
-AVERAGES: dict[Any, Callable[[Masked, Node, Labels, list[Any], dict[str, Any]], Any]] = {
+AVERAGES: dict[Any, Callable[[MaskedModel, Node, UnitLabels, list[Any], dict[str, Any]], Any]] = {
     **dict.fromkeys(REDUCTIONS, _reduce),
-    **dict.fromkeys((A.native_layer_norm, A.layer_norm, A.rms_norm, A._fused_rms_norm), _layer_norm),
+    **dict.fromkeys(
+        (A.native_layer_norm, A.layer_norm, A.rms_norm, A._fused_rms_norm), _layer_norm
+    ),
     A.native_group_norm: _group_norm,
     A._native_batch_norm_legit: _batch_norm,
 }

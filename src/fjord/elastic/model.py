@@ -8,17 +8,25 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from fjord.elastic.blueprint import Blueprint
-from fjord.elastic.norms import Norms, locate, norm_tensors
-from fjord.elastic.plan import Indices, Kept, WidthPlan, leading, own, take
-from fjord.elastic.view import Part, View
-from fjord.width import Width, Widths, WidthSpace
+from fjord.core.errors import UserError
+from fjord.core.width import Width, Widths, WidthSpace
+from fjord.elastic.batchnorm import BatchNormMode, batchnorm_tensors, stored_indices
+from fjord.elastic.plan import (
+    AxisIndices,
+    UnitSelection,
+    WidthPlan,
+    is_leading,
+    owned_copy,
+    take_slice,
+)
+from fjord.elastic.submodel.blueprint import Blueprint
+from fjord.elastic.submodel.shared import SharedSubmodel, TensorSlice
 
-Mix = tuple[tuple[str, Width], ...]
+LayerWidths = tuple[tuple[str, Width], ...]
 """The width of each family in one order: what a submodel is known by."""
 
 
-def as_mix(widths: dict[str, Width]) -> Mix:
+def as_layer_widths(widths: dict[str, Width]) -> LayerWidths:
     """Return widths by family as a key."""
     return tuple(sorted(widths.items()))
 
@@ -33,25 +41,38 @@ class ElasticModel:
     """
 
     def __init__(
-        self, blueprint: Blueprint, plan: WidthPlan, space: WidthSpace, norms: Norms, tensors: dict[str, Tensor]
+        self,
+        blueprint: Blueprint,
+        plan: WidthPlan,
+        space: WidthSpace,
+        norms: BatchNormMode,
+        tensors: dict[str, Tensor],
     ) -> None:
         self.blueprint, self.plan, self.space, self.norms = blueprint, plan, space, norms
         self.tensors = tensors
         self.training = blueprint.template.training
-        self.calibrated: dict[Mix, dict[str, Tensor]] = {}
-        self._views: dict[Mix, View] = {}
-        self._by_width: dict[Width, View] = {}
+        self.calibrated: dict[LayerWidths, dict[str, Tensor]] = {}
+        self._views: dict[LayerWidths, SharedSubmodel] = {}
+        self._by_width: dict[Width, SharedSubmodel] = {}
 
     @classmethod
     def spread(
-        cls, blueprint: Blueprint, plan: WidthPlan, space: WidthSpace, norms: Norms, full: dict[str, Tensor]
+        cls,
+        blueprint: Blueprint,
+        plan: WidthPlan,
+        space: WidthSpace,
+        norms: BatchNormMode,
+        full: dict[str, Tensor],
     ) -> Self:
         """Start from the tensors of a full model: every width gets its own copy of what is kept per width."""
-        split = norm_tensors(blueprint.template, norms)
-        tensors = {name: own(t, t) for name, t in full.items() if name not in split}
+        split = batchnorm_tensors(blueprint.template, norms)
+        tensors = {name: owned_copy(t, t) for name, t in full.items() if name not in split}
         for width in space.widths if split else ():
             indices = plan.kept_indices(plan.ordered(width))
-            tensors |= {f"{name}@{width}": own(take(full[name], indices[name]), full[name]) for name in sorted(split)}
+            tensors |= {
+                f"{name}@{width}": owned_copy(take_slice(full[name], indices[name]), full[name])
+                for name in sorted(split)
+            }
         return cls(blueprint, plan, space, norms, tensors)
 
     def at(self, width: Widths) -> nn.Module:
@@ -67,13 +88,13 @@ class ElasticModel:
             view.pull()
         return view.net if view.net.training == self.training else view.net.train(self.training)
 
-    def view(self, width: Widths) -> View:
+    def view(self, width: Widths) -> SharedSubmodel:
         """Return the shared submodel of this width with its parts, up to date."""
         self.sync()
         view = self._by_width.get(width) if isinstance(width, Width) else None
         if view is None:
             widths = self.plan.widths(width)
-            view = self._views.get(key := as_mix(widths))
+            view = self._views.get(key := as_layer_widths(widths))
             if view is None:
                 view = self._views[key] = self._new_view(widths)
             if isinstance(width, Width):
@@ -81,23 +102,31 @@ class ElasticModel:
         view.pull()
         return view
 
-    def views(self) -> Iterable[View]:
+    def views(self) -> Iterable[SharedSubmodel]:
         """Return all shared submodels made so far."""
         return self._views.values()
 
-    def _new_view(self, widths: dict[str, Width]) -> View:
+    def _new_view(self, widths: dict[str, Width]) -> SharedSubmodel:
         strange = set(widths.values()) - set(self.space.widths)
-        if strange and as_mix(widths) not in self.calibrated and norm_tensors(self.blueprint.template, self.norms):
-            raise ValueError(
+        if (
+            strange
+            and as_layer_widths(widths) not in self.calibrated
+            and batchnorm_tensors(self.blueprint.template, self.norms)
+        ):
+            raise UserError(
                 f"width {', '.join(map(str, sorted(strange)))} is not one of {', '.join(map(str, self.space.widths))} "
                 "and has no BatchNorm layers of its own: give it statistics with fjord.recalibrate(model, width, "
                 "batches), or use cut(), or elasticize with this width"
             )
         kept = self._ordered(widths)
         with self._as_made():
-            parts = {name: Part.of(*stored) for name, stored in self._stored(widths, kept).items()}
-            net = self.blueprint.build({name: part.tensor for name, part in parts.items()}, self.plan, kept)
-            return View(net.train(self.training), parts)
+            parts = {
+                name: TensorSlice.of(*stored) for name, stored in self._stored(widths, kept).items()
+            }
+            net = self.blueprint.build(
+                {name: part.tensor for name, part in parts.items()}, self.plan, kept
+            )
+            return SharedSubmodel(net.train(self.training), parts)
 
     def _as_made(self) -> torch.inference_mode:
         """Make tensors of the weights' kind: those of inference mode can be neither trained nor written to after it."""
@@ -109,7 +138,7 @@ class ElasticModel:
         changed = [part for view in views if view.held for part in view.copies if part.changed]
         for part in changed:
             if part.outdated:
-                raise ValueError(
+                raise UserError(
                     f"{part.key} was changed in two submodels at once, and one change would be lost: "
                     "call at() before each step, or step both with a SlicedOptimizer"
                 )
@@ -122,55 +151,71 @@ class ElasticModel:
         self.sync()
         return {**self.__dict__, "_views": {}, "_by_width": {}}
 
-    def cut(self, width: Widths, kept: Kept | None = None) -> nn.Module:
+    def cut(self, width: Widths, kept: UnitSelection | None = None) -> nn.Module:
         """Return the submodel of this width as a plain module that owns its weights.
 
         `kept` replaces the leading units by others, such as `plan.random(width, generator)`.
         """
         widths = self.plan.widths(width)
         kept = self._ordered(widths) if kept is None else kept
-        return self.blueprint.build(self.cut_tensors(widths, kept), self.plan, kept).train(self.training)
+        return self.blueprint.build(self.cut_tensors(widths, kept), self.plan, kept).train(
+            self.training
+        )
 
-    def cut_tensors(self, width: Widths, kept: Kept | None = None, *, warn: bool = True) -> dict[str, Tensor]:
+    def cut_tensors(
+        self, width: Widths, kept: UnitSelection | None = None, *, warn: bool = True
+    ) -> dict[str, Tensor]:
         """Return copies of the tensors of the submodel of this width; warn of BatchNorm statistics that do not fit."""
         self.sync()
         widths = self.plan.widths(width)
         stored = self._stored(widths, self._ordered(widths) if kept is None else kept, warn=warn)
-        return {name: own(take(tensor, indices), tensor) for name, (_, tensor, indices) in stored.items()}
+        return {
+            name: owned_copy(take_slice(tensor, indices), tensor)
+            for name, (_, tensor, indices) in stored.items()
+        }
 
     def calibrate(self, width: Widths, statistics: dict[str, Tensor]) -> None:
         """Give a submodel BatchNorm statistics of its own; `at` then returns another module than before."""
         self.sync()
-        mix = as_mix(self.plan.widths(width))
+        mix = as_layer_widths(self.plan.widths(width))
         self._forget_views([mix])
         with self._as_made():
             self.calibrated[mix] = {name: value.clone() for name, value in statistics.items()}
 
-    def _forget_views(self, mixes: Iterable[Mix]) -> None:
+    def _forget_views(self, mixes: Iterable[LayerWidths]) -> None:
         """Let go of shared submodels, which the next call of `at` builds anew."""
         for mix in mixes:
             self._views.pop(mix, None)
         self._by_width.clear()
 
-    def _ordered(self, widths: dict[str, Width]) -> Kept:
+    def _ordered(self, widths: dict[str, Width]) -> UnitSelection:
         """Return the units a submodel keeps unless told otherwise."""
         return self.plan.ordered(widths)
 
     def _stored(
-        self, widths: dict[str, Width], kept: Kept, *, warn: bool = True
-    ) -> dict[str, tuple[str, Tensor, Indices]]:
+        self, widths: dict[str, Width], kept: UnitSelection, *, warn: bool = True
+    ) -> dict[str, tuple[str, Tensor, AxisIndices]]:
         """Return for each tensor of a submodel its key, where it lies and the indices to take."""
-        measured = self.calibrated.get(as_mix(widths), {}) if all(map(leading, kept.values())) else {}
+        measured = (
+            self.calibrated.get(as_layer_widths(widths), {})
+            if all(map(is_leading, kept.values()))
+            else {}
+        )
         sources = self._sources(widths, kept, calibrated=bool(measured) or not warn)
-        found = {name: (key, self.tensors[key], indices) for name, (key, indices) in sources.items()}
-        return found | {name: (f"{name} (calibrated)", value, [None] * value.dim()) for name, value in measured.items()}
+        found = {
+            name: (key, self.tensors[key], indices) for name, (key, indices) in sources.items()
+        }
+        return found | {
+            name: (f"{name} (calibrated)", value, [None] * value.dim())
+            for name, value in measured.items()
+        }
 
     def _sources(
-        self, widths: dict[str, Width], kept: Kept, *, calibrated: bool = False
-    ) -> dict[str, tuple[str, Indices]]:
+        self, widths: dict[str, Width], kept: UnitSelection, *, calibrated: bool = False
+    ) -> dict[str, tuple[str, AxisIndices]]:
         """Return for each tensor of a submodel its key and the indices to take."""
-        per_width = norm_tensors(self.blueprint.template, self.norms)
-        return locate(self.plan, self.space, per_width, widths, kept, calibrated=calibrated)
+        per_width = batchnorm_tensors(self.blueprint.template, self.norms)
+        return stored_indices(self.plan, self.space, per_width, widths, kept, calibrated=calibrated)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the full-size trainable tensors by key."""
@@ -191,14 +236,14 @@ class ElasticModel:
         """
         if state.keys() != self.tensors.keys():
             odd = ", ".join(sorted(state.keys() ^ self.tensors.keys()))
-            raise ValueError(f"state: these tensors are missing or unknown: {odd}")
+            raise UserError(f"state: these tensors are missing or unknown: {odd}")
         wrong = [
             f"{k}: {tuple(state[k].shape)} for {tuple(t.shape)}"
             for k, t in self.tensors.items()
             if state[k].shape != t.shape
         ]
         if wrong:
-            raise ValueError(f"state: shapes do not match: {'; '.join(wrong)}")
+            raise UserError(f"state: shapes do not match: {'; '.join(wrong)}")
         with torch.no_grad():
             for key, tensor in self.tensors.items():
                 tensor.copy_(state[key])
@@ -211,8 +256,10 @@ class ElasticModel:
         """Move all weights to a device."""
         device = torch.device(device)
         self.sync()
-        self.tensors = {k: own(t.to(device), t) for k, t in self.tensors.items()}
-        self.calibrated = {m: {k: t.to(device) for k, t in s.items()} for m, s in self.calibrated.items()}
+        self.tensors = {k: owned_copy(t.to(device), t) for k, t in self.tensors.items()}
+        self.calibrated = {
+            m: {k: t.to(device) for k, t in s.items()} for m, s in self.calibrated.items()
+        }
         self._views.clear()
         self._by_width.clear()
         return self
@@ -241,18 +288,22 @@ class ElasticModel:
 
     def save(self, path: str | Path) -> None:
         """Write the model to one file: weights as safetensors, the plan as JSON in its metadata."""
-        from fjord.elastic.storage import save
+        from fjord.elastic.storage import save_model
 
-        save(self, path)
+        save_model(self, path)
 
     def __call__(self, *args: Any) -> Any:
         """Refuse: only a submodel has a width."""
-        raise TypeError("an elastic model has many widths: call model.at(width)(...) or model.cut(width)(...)")
+        raise TypeError(
+            "an elastic model has many widths: call model.at(width)(...) or model.cut(width)(...)"
+        )
 
     def __repr__(self) -> str:
         """Name the model and its widths."""
         kind = type(self.blueprint.template).__name__
-        return f"ElasticModel({kind}, widths {', '.join(map(str, self.space.widths))}); see .summary()"
+        return (
+            f"ElasticModel({kind}, widths {', '.join(map(str, self.space.widths))}); see .summary()"
+        )
 
     def summary(self) -> str:
         """Explain families, their layers and units, and what is frozen and why."""
@@ -264,5 +315,9 @@ class ElasticModel:
 def _shared(tensor: Tensor) -> Tensor:
     """Return a copy of a tensor in shared memory, as the same kind of tensor."""
     memory = mmap.mmap(-1, max(1, tensor.numel() * tensor.element_size()))
-    copy = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel()).view(tensor.shape).copy_(tensor.detach())
+    copy = (
+        torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel())
+        .view(tensor.shape)
+        .copy_(tensor.detach())
+    )
     return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy

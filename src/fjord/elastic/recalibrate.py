@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from fjord.core.errors import UserError
+from fjord.core.width import Widths
+from fjord.elastic.batchnorm import batchnorm_tensors
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.norms import norm_tensors
-from fjord.width import Widths
 
 A = torch.ops.aten
 Inputs = Iterable[Any]
@@ -40,7 +41,7 @@ def recalibrate(model: ElasticModel, width: Widths, batches: Inputs) -> None:
 
 def has_statistics(model: ElasticModel) -> bool:
     """Say whether a model has BatchNorm layers with running statistics."""
-    return bool(norm_tensors(model.blueprint.template, "statistics"))
+    return bool(batchnorm_tensors(model.blueprint.template, "statistics"))
 
 
 def is_trained(model: ElasticModel, width: Widths) -> bool:
@@ -64,7 +65,7 @@ def measure_statistics(model: ElasticModel, net: nn.Module, batches: Inputs) -> 
     Each batch starts from statistics of zero, so that what a batch leaves, over the rate at which a layer takes
     it in, is that of the batch alone: this holds for modules and for graphs, whose rates cannot be changed.
     """
-    names = norm_tensors(model.blueprint.template, "statistics")
+    names = batchnorm_tensors(model.blueprint.template, "statistics")
     held = {name: tensor for name, tensor in net.named_buffers() if name in names}
     before = {name: tensor.clone() for name, tensor in held.items()}
     rates = _rates(model.blueprint.template)
@@ -81,7 +82,9 @@ def measure_statistics(model: ElasticModel, net: nn.Module, batches: Inputs) -> 
             count += 1
     net.eval()
     if not count:
-        raise ValueError("batches: there is nothing to measure on, give at least one batch of inputs")
+        raise UserError(
+            "batches: there is nothing to measure on, give at least one batch of inputs"
+        )
     for name, tensor in held.items():
         seen = bool(total[_counter(name)] > 0)
         _settle(name, tensor, total[name] / count if seen else before[name], count)
@@ -102,7 +105,9 @@ class _NoDropout(TorchFunctionMode):
 def _settle(name: str, tensor: Tensor, mean: Tensor, count: int) -> None:
     """Put a measured statistic in its place; a layer that no batch went through keeps what it had."""
     if not bool(mean.isfinite().all()):
-        raise ValueError(f"batches: the statistics {name} are not finite; are the inputs, and the weights?")
+        raise UserError(
+            f"batches: the statistics {name} are not finite; are the inputs, and the weights?"
+        )
     tensor.copy_(mean)
     if name.endswith("num_batches_tracked"):
         tensor.fill_(count)
@@ -119,7 +124,11 @@ def _counter(name: str) -> str:
 
 
 def _rates(template: nn.Module) -> dict[str, float]:
-    norms = {path: m for path, m in template.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+    norms = {
+        path: m
+        for path, m in template.named_modules()
+        if isinstance(m, nn.modules.batchnorm._BatchNorm)
+    }
     return {path: 1.0 if norm.momentum is None else norm.momentum for path, norm in norms.items()}
 
 
@@ -131,13 +140,15 @@ def _taken_in(held: dict[str, Tensor], name: str, rates: dict[str, float]) -> fl
     if leaf == "num_batches_tracked" or not passes or rate == 1:
         return 1.0
     if rate == 0:
-        raise ValueError(f"{path}: a BatchNorm layer with momentum 0 never takes in a batch")
+        raise UserError(f"{path}: a BatchNorm layer with momentum 0 never takes in a batch")
     return float(1 - (1 - rate) ** passes)
 
 
 def _train_norms(net: nn.Module) -> None:
     """Let BatchNorm layers measure and the rest run as in evaluation; a graph has no layers and trains as a whole."""
-    norms: list[nn.Module] = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    norms: list[nn.Module] = [
+        m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
+    ]
     for module in norms or [net]:
         module.train()
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from fjord.elastic.plan import Family, WidthPlan
-from fjord.width import WidthSpace
+from fjord.core.width import WidthSpace
+from fjord.elastic.plan import UnitFamily, WidthPlan
 
 if TYPE_CHECKING:
     from fjord.elastic.model import ElasticModel
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def summarise(model: "ElasticModel") -> str:
     """Return the explanation as text."""
-    routes = {"module": "the model's own modules", "graph": "the model's graph", "factory": "the given factory"}
+    routes = {
+        "module": "the model's own modules",
+        "graph": "the model's graph",
+        "factory": "the given factory",
+    }
     head = (
         f"{type(model.blueprint.template).__name__}: {len(model.plan.families)} unit families, "
         f"submodels built from {routes[model.blueprint.route]}, BatchNorm: {model.norms}\n"
@@ -35,14 +39,18 @@ def describe_plan(plan: WidthPlan, space: WidthSpace, columns: int = 110) -> str
 
 
 def _families(plan: WidthPlan, space: WidthSpace) -> Table:
-    table = Table("family", "layers", "units", "channels a unit", *map(str, space.widths), title="Elastic")
+    table = Table(
+        "family", "layers", "units", "channels a unit", *map(str, space.widths), title="Elastic"
+    )
     for family in plan.families:
         kept = [str(family.count(width)) for width in space.widths]
-        table.add_row(_escape(family.name), _shorten(family.layers), str(family.units), _block(family), *kept)
+        table.add_row(
+            _escape(family.name), _shorten(family.layers), str(family.units), _block(family), *kept
+        )
     return table
 
 
-def _block(family: Family) -> str:
+def _block(family: UnitFamily) -> str:
     sizes = sorted({m.shape[1] for m in family.members.values()})
     return " or ".join(map(str, sizes))
 

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fjord.core.errors import UserError
 from fjord.models import cifar_resnet18, femnist_cnn, shakespeare_rnn
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogEntry:
     """A model with example inputs and the layers that stay whole."""
 
     model: nn.Module
@@ -21,22 +22,22 @@ class Entry:
     freeze: tuple[str, ...] = ()
 
 
-def _resnet18() -> Entry:
-    return Entry(cifar_resnet18(), (torch.randn(2, 3, 32, 32),))
+def _resnet18() -> CatalogEntry:
+    return CatalogEntry(cifar_resnet18(), (torch.randn(2, 3, 32, 32),))
 
 
-def _cnn() -> Entry:
-    return Entry(femnist_cnn(), (torch.randn(2, 1, 28, 28),))
+def _cnn() -> CatalogEntry:
+    return CatalogEntry(femnist_cnn(), (torch.randn(2, 1, 28, 28),))
 
 
-def _rnn() -> Entry:
-    return Entry(shakespeare_rnn(), (torch.randint(0, 90, (2, 1)),), freeze=("embedding",))
+def _rnn() -> CatalogEntry:
+    return CatalogEntry(shakespeare_rnn(), (torch.randint(0, 90, (2, 1)),), freeze=("embedding",))
 
 
-PAPER: dict[str, Callable[[], Entry]] = {"resnet18": _resnet18, "cnn": _cnn, "rnn": _rnn}
+PAPER: dict[str, Callable[[], CatalogEntry]] = {"resnet18": _resnet18, "cnn": _cnn, "rnn": _rnn}
 
 
-def find_model(name: str, shape: str | None = None) -> Entry:
+def find_model(name: str, shape: str | None = None) -> CatalogEntry:
     """Return a paper model by name, or what a user's `module:function` returns.
 
     The function returns a module, or a pair (module, example inputs); `shape` such as "2x3x32x32"
@@ -44,23 +45,35 @@ def find_model(name: str, shape: str | None = None) -> Entry:
     """
     if name in PAPER:
         entry = PAPER[name]()
-        return entry if shape is None else Entry(entry.model, (example(shape, entry.inputs[0].dtype),), entry.freeze)
+        return (
+            entry
+            if shape is None
+            else CatalogEntry(
+                entry.model, (example_inputs(shape, entry.inputs[0].dtype),), entry.freeze
+            )
+        )
     module, colon, function = name.partition(":")
     if not colon:
-        raise ValueError(f"model {name!r} is neither one of {', '.join(PAPER)} nor of the form module:function")
+        raise UserError(
+            f"model {name!r} is neither one of {', '.join(PAPER)} nor of the form module:function"
+        )
     return entry_of(_import(module, function, name)(), name, shape)
 
 
-def entry_of(made: Any, name: str, shape: str | None = None) -> Entry:
+def entry_of(made: Any, name: str, shape: str | None = None) -> CatalogEntry:
     """Return what a user's function made, a module or a pair (module, example inputs), as an entry."""
     model, inputs = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nn.Module):
-        raise ValueError(f"model {name!r}: the function returned {type(model).__name__}, not a torch module")
+        raise UserError(
+            f"model {name!r}: the function returned {type(model).__name__}, not a torch module"
+        )
     if shape is not None:
-        inputs = example(shape)
+        inputs = example_inputs(shape)
     if inputs is None:
-        raise ValueError(f"model {name!r}: give --input SHAPE, or return a pair (model, example inputs)")
-    return Entry(model, (inputs,) if isinstance(inputs, Tensor) else tuple(inputs))
+        raise UserError(
+            f"model {name!r}: give --input SHAPE, or return a pair (model, example inputs)"
+        )
+    return CatalogEntry(model, (inputs,) if isinstance(inputs, Tensor) else tuple(inputs))
 
 
 def _import(module: str, function: str, name: str) -> Callable[[], Any]:
@@ -68,17 +81,17 @@ def _import(module: str, function: str, name: str) -> Callable[[], Any]:
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"model {name!r}: {error}") from error
+        raise UserError(f"model {name!r}: {error}") from error
     finally:
         sys.path.remove("")
     assert callable(found)
     return found
 
 
-def example(shape: str, dtype: torch.dtype | None = None) -> Tensor:
+def example_inputs(shape: str, dtype: torch.dtype | None = None) -> Tensor:
     """Return a batch of a shape such as "2x3x32x32"; "2x80:int64" names its type as well.
 
-    >>> example("2x80:int64").dtype
+    >>> example_inputs("2x80:int64").dtype
     torch.int64
     """
     sizes, colon, kind = shape.partition(":")
@@ -88,5 +101,11 @@ def example(shape: str, dtype: torch.dtype | None = None) -> Tensor:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 1 or not isinstance(chosen, torch.dtype):
-        raise ValueError(f"input {shape!r} is not a shape such as 2x3x32x32, or with its type 2x80:int64")
-    return torch.randn(numbers, dtype=chosen) if chosen.is_floating_point else torch.zeros(numbers, dtype=chosen)
+        raise UserError(
+            f"input {shape!r} is not a shape such as 2x3x32x32, or with its type 2x80:int64"
+        )
+    return (
+        torch.randn(numbers, dtype=chosen)
+        if chosen.is_floating_point
+        else torch.zeros(numbers, dtype=chosen)
+    )

@@ -5,12 +5,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fjord.report import numbers, reach
-from fjord.report.figures import Axes, Series, Style, bars, group_styles, lines, width_styles
-from fjord.report.groups import Group, Run
-from fjord.width import Width
+from fjord.core.width import Width
+from fjord.report import cost_to_score as reach
+from fjord.report import numbers
+from fjord.report.figures import (
+    AxesLabels,
+    CurveStyle,
+    PlotSeries,
+    draw_lines,
+    group_styles,
+    plot_bars,
+    width_styles,
+)
+from fjord.report.groups import ReportRun, RunGroup
 
-Values = Callable[[Run], Mapping[Any, float]]
+Values = Callable[[ReportRun], Mapping[Any, float]]
 STARVING = (
     "A shell is the units between one width and the next smaller one. It starves when fewer than one client trains it "
     "per round on average, or when nobody does in more than half of the rounds."
@@ -18,75 +27,83 @@ STARVING = (
 
 
 @dataclass(frozen=True)
-class Card:
+class ReportCard:
     """One figure of the page."""
 
     name: str
     title: str
     svg: str
     caption: str
-    series: tuple[Series, ...]
+    series: tuple[PlotSeries, ...]
 
     @property
-    def legend(self) -> list[tuple[str, Style]]:
+    def legend(self) -> list[tuple[str, CurveStyle]]:
         """What the colours mean."""
         return [(one.label, one.style) for one in self.series]
 
 
 @dataclass(frozen=True)
-class Deck:
+class CardDeck:
     """Makes the figures of some groups; one that has nothing to show is left out."""
 
-    groups: Sequence[Group]
+    groups: Sequence[RunGroup]
     metric: str
 
-    def cards(self) -> Iterator[Card]:
+    def cards(self) -> Iterator[ReportCard]:
         """Yield the figures in the order of the page."""
         makers = (self.by_width, self.by_tier, self.worst_decile, self.convergence, self.loss)
         for make in (*makers, self.spending, self.traffic, self.compute, self.shells):
             yield from make()
 
-    def by_width(self) -> Iterator[Card]:
+    def by_width(self) -> Iterator[ReportCard]:
         """Yield the last scores against width."""
         series = self._series(lambda run: numbers.final_scores(run, self.metric))
         if series:
             ticks = {width: str(width) for one in series for width in one.points}
-            svg = lines("by-width", series, self._axes("width of the submodel"), ticks)
+            svg = draw_lines("by-width", series, self._axes("width of the submodel"), ticks)
             caption = f"Last test {self.metric} at each width{self._spread('bars')}."
-            yield Card("by-width", f"{self._metric} against width", svg, caption, series)
+            yield ReportCard("by-width", f"{self._metric} against width", svg, caption, series)
 
-    def by_tier(self) -> Iterator[Card]:
+    def by_tier(self) -> Iterator[ReportCard]:
         """Yield the scores of the clients of each ceiling."""
         missing = [self._bare(group) for group in self.groups]
-        series = self._client_series(lambda run: numbers.tier_scores(run, self.metric), absent=missing)
+        series = self._client_series(
+            lambda run: numbers.tier_scores(run, self.metric), absent=missing
+        )
         if series:
             places = _fractions(width for one in series for width in (*one.points, *one.absent))
             caption = f"{self._mean} over clients, each with the widest model it can carry{self._spread('bars')}."
             if any(missing):
                 caption += " A cross: a tier whose clients have no model they can carry."
-            svg = bars("by-tier", series, self._axes("widest submodel the clients can carry"), places)
-            yield Card("by-tier", f"{self._metric} per tier", svg, caption, series)
+            svg = plot_bars(
+                "by-tier", series, self._axes("widest submodel the clients can carry"), places
+            )
+            yield ReportCard("by-tier", f"{self._metric} per tier", svg, caption, series)
 
-    def _bare(self, group: Group) -> frozenset[Width]:
+    def _bare(self, group: RunGroup) -> frozenset[Width]:
         """Return the ceilings at which no client has a model."""
         served = {width for run in group.runs for width in numbers.tier_scores(run, self.metric)}
         bare = {c for run in group.runs for c in numbers.without_model(run) if c != "unknown"}
         return frozenset(map(Width, bare)) - served
 
-    def worst_decile(self) -> Iterator[Card]:
+    def worst_decile(self) -> Iterator[ReportCard]:
         """Yield the mean over the worst tenth of clients beside the mean over all."""
         series = self._client_series(lambda run: numbers.client_means(run, self.metric))
         if series:
-            counted = [sum(c.get("width") is not None for c in r.clients.values()) for g in self.groups for r in g.runs]
+            counted = [
+                sum(c.get("width") is not None for c in r.clients.values())
+                for g in self.groups
+                for r in g.runs
+            ]
             tenths = " or ".join(f"{math.ceil(n / 10)} of {n}" for n in sorted(set(counted)) if n)
             caption = f"Worst decile: the {self._mean.lower()} over the 10% of clients with the worst {self.metric} "
             caption += f"({tenths}){self._spread('bars')}."
             everyone = "all with a model" if any(map(_left_out, self.groups)) else "all clients"
             places = {"worst": "worst decile of clients", "all": everyone}
-            svg = bars("worst-decile", series, self._axes(""), places)
-            yield Card("worst-decile", "Worst decile of clients", svg, caption, series)
+            svg = plot_bars("worst-decile", series, self._axes(""), places)
+            yield ReportCard("worst-decile", "Worst decile of clients", svg, caption, series)
 
-    def convergence(self) -> Iterator[Card]:
+    def convergence(self) -> Iterator[ReportCard]:
         """Yield the scores against rounds: all widths of one group, or all groups at each width."""
         widths = self._widths(self.groups)
         if len(self.groups) == 1:
@@ -100,116 +117,169 @@ class Deck:
             series = _kept(parts, group_styles(len(parts)))
             yield from self._converging(name, f"Convergence at width {width}", series)
 
-    def _curves(self, group: Group, width: Width) -> dict[Any, numbers.Stat]:
+    def _curves(self, group: RunGroup, width: Width) -> dict[Any, numbers.SeedStat]:
         return numbers.over_runs(group, lambda run: numbers.score_curve(run, self.metric, width))
 
-    def _converging(self, name: str, title: str, series: tuple[Series, ...]) -> Iterator[Card]:
+    def _converging(
+        self, name: str, title: str, series: tuple[PlotSeries, ...]
+    ) -> Iterator[ReportCard]:
         if series:
             caption = f"Test {self.metric} against rounds{self._spread('band')}."
-            yield Card(name, title, lines(name, series, self._axes("rounds")), caption, series)
+            yield ReportCard(
+                name, title, draw_lines(name, series, self._axes("rounds")), caption, series
+            )
 
-    def loss(self) -> Iterator[Card]:
+    def loss(self) -> Iterator[ReportCard]:
         """Yield the training loss: of each model of one group, or of the widest model of all groups."""
         window = max(numbers.loss_window(run) for group in self.groups for run in group.runs)
         caption = f"Mean over the last {window} rounds{self._spread('band')}." if window > 1 else ""
         if len(self.groups) == 1:
-            found = sorted({target for run in self.groups[0].runs for target in numbers.targets(run)})
+            found = sorted(
+                {target for run in self.groups[0].runs for target in numbers.targets(run)}
+            )
             parts = [(f"model of width {t}", self._losses(self.groups[0], t)) for t in found]
             if len(parts) == 1:
                 parts = [(self.groups[0].name, parts[0][1])]
             series = _kept(parts, width_styles(len(parts)) if len(parts) > 1 else group_styles(1))
         else:
-            last = [max((t for run in g.runs for t in numbers.targets(run)), default=Width(1)) for g in self.groups]
+            last = [
+                max((t for run in g.runs for t in numbers.targets(run)), default=Width(1))
+                for g in self.groups
+            ]
             parts = [(g.name, self._losses(g, t)) for g, t in zip(self.groups, last, strict=True)]
             series = _kept(parts, group_styles(len(parts)))
             caption += " Where a method trains several models: the widest. Losses of different methods may be of "
             caption += "different kinds."
         if series:
-            svg = lines("loss", series, Axes("rounds", "training loss", "{:.3g}".format, may_be_log=True))
-            yield Card("loss", "Training loss, smoothed", svg, caption.strip(), series)
+            svg = draw_lines(
+                "loss",
+                series,
+                AxesLabels("rounds", "training loss", "{:.3g}".format, may_be_log=True),
+            )
+            yield ReportCard("loss", "Training loss, smoothed", svg, caption.strip(), series)
 
-    def _losses(self, group: Group, target: Width) -> dict[Any, numbers.Stat]:
+    def _losses(self, group: RunGroup, target: Width) -> dict[Any, numbers.SeedStat]:
         return numbers.over_runs(group, lambda run: numbers.loss_curve(run, target))
 
-    def spending(self) -> Iterator[Card]:
+    def spending(self) -> Iterator[ReportCard]:
         """Yield the scores against simulated time and against bytes: all widths of one group, or all groups."""
         for kind in reach.KINDS:
-            series = self._spent_by_width(kind) if len(self.groups) == 1 else self._spent_by_group(kind)
+            series = (
+                self._spent_by_width(kind) if len(self.groups) == 1 else self._spent_by_group(kind)
+            )
             if series:
                 yield self._spending(kind, series)
 
-    def _spent_by_width(self, kind: str) -> tuple[Series, ...]:
+    def _spent_by_width(self, kind: str) -> tuple[PlotSeries, ...]:
         widths = self._widths(self.groups)
         parts = [(f"width {w}", reach.curve(self.groups[0], self.metric, w, kind)) for w in widths]
         return _kept(parts, width_styles(len(parts)))
 
-    def _spent_by_group(self, kind: str) -> tuple[Series, ...]:
+    def _spent_by_group(self, kind: str) -> tuple[PlotSeries, ...]:
         """Return one line for each group, that of the widest model it scored: not all have the same widths."""
-        parts: list[tuple[str, dict[float, numbers.Stat]]] = []
+        parts: list[tuple[str, dict[float, numbers.SeedStat]]] = []
         for group in self.groups:
             widest = max(self._widths([group]), default=None)
             points = {} if widest is None else reach.curve(group, self.metric, widest, kind)
             parts.append((f"{group.name}, width {widest}", points))
         return _kept(parts, group_styles(len(parts)))
 
-    def _widths(self, groups: Sequence[Group]) -> list[Width]:
-        return sorted({w for g in groups for r in g.runs for w in numbers.final_scores(r, self.metric)})
+    def _widths(self, groups: Sequence[RunGroup]) -> list[Width]:
+        return sorted(
+            {w for g in groups for r in g.runs for w in numbers.final_scores(r, self.metric)}
+        )
 
-    def _spending(self, kind: str, series: tuple[Series, ...]) -> Card:
+    def _spending(self, kind: str, series: tuple[PlotSeries, ...]) -> ReportCard:
         scale, unit = reach.unit_of(max(x for one in series for x in one.points), kind)
-        scaled = tuple(replace(one, points={x / scale: y for x, y in one.points.items()}) for one in series)
-        label = f"simulated time ({unit})" if kind == "time" else f"sent to clients and back ({unit})"
-        svg = lines(f"over-{kind}", scaled, replace(self._axes(label), whole=False))
-        what = "simulated time, all clients at once" if kind == "time" else "bytes sent to clients and back"
+        scaled = tuple(
+            replace(one, points={x / scale: y for x, y in one.points.items()}) for one in series
+        )
+        label = (
+            f"simulated time ({unit})" if kind == "time" else f"sent to clients and back ({unit})"
+        )
+        svg = draw_lines(f"over-{kind}", scaled, replace(self._axes(label), whole=False))
+        what = (
+            "simulated time, all clients at once"
+            if kind == "time"
+            else "bytes sent to clients and back"
+        )
         caption = f"Test {self.metric} against {what}, since the run began{self._spread('band')}."
         caption += " Of each: the widest model it scored." if len(self.groups) > 1 else ""
         staged = [group.name for group in self.groups if group.models > 1]
         if staged:
             caption += f" Models that are trained one after the other add up: {', '.join(staged)}."
-        return Card(f"over-{kind}", f"{self._metric} over {kind}", svg, caption, scaled)
+        return ReportCard(f"over-{kind}", f"{self._metric} over {kind}", svg, caption, scaled)
 
-    def traffic(self) -> Iterator[Card]:
+    def traffic(self) -> Iterator[ReportCard]:
         """Yield the bytes sent to and from a client."""
-        down = [numbers.over_runs(group, lambda run: numbers.costs(run, "bytes_down")) for group in self.groups]
+        down = [
+            numbers.over_runs(group, lambda run: numbers.costs(run, "bytes_down"))
+            for group in self.groups
+        ]
         inner = [{width: stat.mean for width, stat in part.items()} for part in down]
         series = self._series(lambda run: numbers.costs(run, "bytes_down", "bytes_up"), inner=inner)
         caption = "Per client and round; full colour: to the client, pale: back from it"
         yield from self._cost(
-            "bytes", "Bytes per tier", caption, Axes("", "bytes per client and round", _bytes), series
+            "bytes",
+            "Bytes per tier",
+            caption,
+            AxesLabels("", "bytes per client and round", _bytes),
+            series,
         )
 
-    def compute(self) -> Iterator[Card]:
+    def compute(self) -> Iterator[ReportCard]:
         """Yield the multiply-accumulates of a client."""
         series = self._series(lambda run: numbers.costs(run, "macs"))
         caption = "Multiply-accumulates of local training, per client and round"
-        yield from self._cost("macs", "MACs per tier", caption, Axes("", "MACs per client and round", _si), series)
+        yield from self._cost(
+            "macs",
+            "MACs per tier",
+            caption,
+            AxesLabels("", "MACs per client and round", _si),
+            series,
+        )
 
-    def _cost(self, name: str, title: str, caption: str, axes: Axes, series: tuple[Series, ...]) -> Iterator[Card]:
+    def _cost(
+        self, name: str, title: str, caption: str, axes: AxesLabels, series: tuple[PlotSeries, ...]
+    ) -> Iterator[ReportCard]:
         if series:
-            axes = Axes("widest submodel the clients can carry", axes.y, axes.shown)
+            axes = AxesLabels("widest submodel the clients can carry", axes.y, axes.shown)
             places = _fractions(width for one in series for width in one.points)
             caption += f"{self._spread('bars')}."
-            staged = [f"{group.name} ({group.rounds} rounds)" for group in self.groups if group.models > 1]
+            staged = [
+                f"{group.name} ({group.rounds} rounds)" for group in self.groups if group.models > 1
+            ]
             if staged:
                 caption += f" Spent for each of several models: {', '.join(staged)}."
-            yield Card(name, title, bars(name, series, axes, places), caption, series)
+            yield ReportCard(name, title, plot_bars(name, series, axes, places), caption, series)
 
-    def shells(self) -> Iterator[Card]:
+    def shells(self) -> Iterator[ReportCard]:
         """Yield how many clients trained each shell."""
-        hungry = [frozenset(s.width for s in numbers.shells(group.runs) if s.starving) for group in self.groups]
+        hungry = [
+            frozenset(s.width for s in numbers.shells(group.runs) if s.starving)
+            for group in self.groups
+        ]
         series = self._series(numbers.shell_means, flagged=hungry)
         if series:
-            axes = Axes("shell, named by its outer width", "clients per round", "{:.3g}".format, threshold=1)
+            axes = AxesLabels(
+                "shell, named by its outer width", "clients per round", "{:.3g}".format, threshold=1
+            )
             places = _fractions(width for one in series for width in one.points)
             caption = f"Mean number of clients in a round that trained each shell{self._spread('bars')}. Dashed: one "
             caption += "client. " + ("Hatched: starving. " if any(hungry) else "") + STARVING
-            yield Card("shells", "Who trained which shell", bars("shells", series, axes, places), caption, series)
+            yield ReportCard(
+                "shells",
+                "Who trained which shell",
+                plot_bars("shells", series, axes, places),
+                caption,
+                series,
+            )
 
-    def _series(self, values: Values, **marks: Sequence[Any]) -> tuple[Series, ...]:
+    def _series(self, values: Values, **marks: Sequence[Any]) -> tuple[PlotSeries, ...]:
         parts = [(group.name, numbers.over_runs(group, values)) for group in self.groups]
         return _kept(parts, group_styles(len(parts)), **marks)
 
-    def _client_series(self, values: Values, **marks: Sequence[Any]) -> tuple[Series, ...]:
+    def _client_series(self, values: Values, **marks: Sequence[Any]) -> tuple[PlotSeries, ...]:
         """Return series whose labels say how many clients are not in them: a mean over the rest flatters a method."""
         parts = [(f"{g.name}{_left_out(g)}", numbers.over_runs(g, values)) for g in self.groups]
         return _kept(parts, group_styles(len(parts)), **marks)
@@ -222,10 +292,10 @@ class Deck:
     def _mean(self) -> str:
         return "Mean" if self.metric == "accuracy" else "Geometric mean"
 
-    def _axes(self, x: str) -> Axes:
+    def _axes(self, x: str) -> AxesLabels:
         if self.metric == "accuracy":
-            return Axes(x, "accuracy", lambda value: f"{100 * value:.3g}%")
-        return Axes(x, f"{self.metric} (lower is better)", _si, may_be_log=True)
+            return AxesLabels(x, "accuracy", lambda value: f"{100 * value:.3g}%")
+        return AxesLabels(x, f"{self.metric} (lower is better)", _si, may_be_log=True)
 
     def _spread(self, mark: str) -> str:
         if all(len(group.runs) == 1 for group in self.groups):
@@ -233,21 +303,29 @@ class Deck:
         return f"; mean over seeds, {mark}: ± one standard deviation"
 
 
-def _left_out(group: Group) -> str:
-    stranded = numbers.stat(sum(numbers.without_model(run).values()) for run in group.runs if run.clients)
-    clients = numbers.stat(len(run.clients) for run in group.runs if run.clients)
+def _left_out(group: RunGroup) -> str:
+    stranded = numbers.seed_stat(
+        sum(numbers.without_model(run).values()) for run in group.runs if run.clients
+    )
+    clients = numbers.seed_stat(len(run.clients) for run in group.runs if run.clients)
     if not stranded or not clients or not stranded.mean:
         return ""
     return f": {stranded.mean:.4g} of {clients.mean:.4g} clients have no model they can carry"
 
 
-def _kept(parts: Sequence[tuple[str, Any]], styles: Sequence[Style], **marks: Sequence[Any]) -> tuple[Series, ...]:
+def _kept(
+    parts: Sequence[tuple[str, Any]], styles: Sequence[CurveStyle], **marks: Sequence[Any]
+) -> tuple[PlotSeries, ...]:
     """Return the series that have something to show, each with its own marks."""
     made = [
-        Series(label, styles[i], points, **{mark: values[i] for mark, values in marks.items()})
+        PlotSeries(label, styles[i], points, **{mark: values[i] for mark, values in marks.items()})
         for i, (label, points) in enumerate(parts)
     ]
-    return tuple(one for one in made if one.points or one.absent) if any(one.points for one in made) else ()
+    return (
+        tuple(one for one in made if one.points or one.absent)
+        if any(one.points for one in made)
+        else ()
+    )
 
 
 def _fractions(widths: Iterator[Width]) -> dict[Any, str]:

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from fjord.extras import how_to_install
-from fjord.report.numbers import Stat
+from fjord.core.errors import UserError
+from fjord.core.extras import install_hint
+from fjord.report.numbers import SeedStat
 
 # Okabe and Ito's palette without its yellow and its black: told apart by colour-blind people, and on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
@@ -19,7 +20,7 @@ SIZE = (4.1, 2.9)
 
 
 @dataclass(frozen=True)
-class Style:
+class CurveStyle:
     """How one series is drawn: colour, marker and dash each tell it apart."""
 
     colour: str
@@ -28,12 +29,12 @@ class Style:
 
 
 @dataclass(frozen=True)
-class Series:
+class PlotSeries:
     """One line or one set of bars."""
 
     label: str
-    style: Style
-    points: Mapping[Any, Stat]
+    style: CurveStyle
+    points: Mapping[Any, SeedStat]
     inner: Mapping[Any, float] = field(default_factory=dict)
     """The part of each bar that is drawn in full colour; the rest is pale."""
     flagged: frozenset[Any] = frozenset()
@@ -43,7 +44,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Axes:
+class AxesLabels:
     """What the axes say."""
 
     x: str
@@ -57,24 +58,27 @@ class Axes:
     """Whether lines that span decades are drawn on a logarithmic scale."""
 
 
-def group_styles(count: int) -> list[Style]:
+def group_styles(count: int) -> list[CurveStyle]:
     """Return a style for each group; beyond seven the dash changes."""
-    return [Style(COLOURS[i % 7], MARKERS[i % 7], DASHES[i // 7 % 4]) for i in range(count)]
+    return [CurveStyle(COLOURS[i % 7], MARKERS[i % 7], DASHES[i // 7 % 4]) for i in range(count)]
 
 
-def width_styles(count: int) -> list[Style]:
+def width_styles(count: int) -> list[CurveStyle]:
     """Return a style for each width: from pale to dark, as widths are ordered."""
     try:
         from matplotlib import colormaps
         from matplotlib.colors import to_hex
     except ImportError:
-        raise ValueError(MISSING) from None
+        raise UserError(MISSING) from None
     # The pale end of the scale does not stand out on white.
     places = [0.78 * (1 - i / max(1, count - 1)) for i in range(count)]
-    return [Style(to_hex(colormaps["viridis"](place)), MARKERS[i % 7]) for i, place in enumerate(places)]
+    return [
+        CurveStyle(to_hex(colormaps["viridis"](place)), MARKERS[i % 7])
+        for i, place in enumerate(places)
+    ]
 
 
-MISSING = f"the page needs matplotlib: {how_to_install('plots')}"
+MISSING = f"the page needs matplotlib: {install_hint('plots')}"
 
 
 @contextmanager
@@ -84,7 +88,7 @@ def _panel(name: str, into: list[str]) -> Iterator[Any]:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError(MISSING) from None
+        raise UserError(MISSING) from None
     settings: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
@@ -121,15 +125,25 @@ def _inline(svg: str, name: str) -> str:
     return f'<svg {box[0]} role="img" aria-labelledby="{name}-title">{body}'
 
 
-def lines(name: str, series: Sequence[Series], axes: Axes, ticks: Mapping[Any, str] | None = None) -> str:
+def draw_lines(
+    name: str,
+    series: Sequence[PlotSeries],
+    axes: AxesLabels,
+    ticks: Mapping[Any, str] | None = None,
+) -> str:
     """Draw lines with a band, or with bars where ticks name the few places there are, of one deviation."""
     drawn: list[str] = []
     with _panel(name, drawn) as panel:
-        plot(panel, series, axes, ticks)
+        plot_lines(panel, series, axes, ticks)
     return drawn[0]
 
 
-def plot(panel: Any, series: Sequence[Series], axes: Axes, ticks: Mapping[Any, str] | None = None) -> None:
+def plot_lines(
+    panel: Any,
+    series: Sequence[PlotSeries],
+    axes: AxesLabels,
+    ticks: Mapping[Any, str] | None = None,
+) -> None:
     """Draw lines into matplotlib's axes."""
     for i, one in enumerate(series):
         # Few places: shifted a little so that error bars of different groups do not hide each other.
@@ -147,28 +161,35 @@ def plot(panel: Any, series: Sequence[Series], axes: Axes, ticks: Mapping[Any, s
         panel.xaxis.get_major_locator().set_params(integer=axes.whole, nbins=6)
 
 
-def _line(panel: Any, one: Series, shift: float, *, bars: bool) -> None:
+def _line(panel: Any, one: PlotSeries, shift: float, *, bars: bool) -> None:
     x = [float(place) + shift for place in one.points]
     mean = [stat.mean for stat in one.points.values()]
     sd = [stat.sd or 0.0 for stat in one.points.values()]
     many = len(x) > 30
-    look = {"color": one.style.colour, "linestyle": one.style.dash, "linewidth": 1.6, "markersize": 4.5}
+    look = {
+        "color": one.style.colour,
+        "linestyle": one.style.dash,
+        "linewidth": 1.6,
+        "markersize": 4.5,
+    }
     panel.plot(x, mean, marker=None if many else one.style.marker, **look)
     if bars and any(sd):
-        panel.errorbar(x, mean, sd, fmt="none", ecolor=one.style.colour, elinewidth=1.1, capsize=2.5)
+        panel.errorbar(
+            x, mean, sd, fmt="none", ecolor=one.style.colour, elinewidth=1.1, capsize=2.5
+        )
     elif any(sd):
         low, high = zip(*((m - s, m + s) for m, s in zip(mean, sd, strict=True)), strict=True)
         panel.fill_between(x, low, high, color=one.style.colour, alpha=0.18, linewidth=0)
 
 
-def _write_values(panel: Any, one: Series, axes: Axes) -> None:
+def _write_values(panel: Any, one: PlotSeries, axes: AxesLabels) -> None:
     for place, stat in one.points.items():
         spot = (float(place), stat.mean + (stat.sd or 0))
         panel.annotate(axes.shown(stat.mean), spot, (0, 6), textcoords="offset points", ha="center")
     panel.margins(x=0.1, y=0.15)
 
 
-def _finish(panel: Any, axes: Axes) -> None:
+def _finish(panel: Any, axes: AxesLabels) -> None:
     from matplotlib.ticker import FuncFormatter
 
     if panel.get_yscale() == "linear":
@@ -180,18 +201,24 @@ def _finish(panel: Any, axes: Axes) -> None:
         panel.axhline(axes.threshold, color="#333333", linewidth=1, linestyle=(0, (4, 3)))
 
 
-def bars(name: str, series: Sequence[Series], axes: Axes, places: Mapping[Any, str]) -> str:
+def plot_bars(
+    name: str, series: Sequence[PlotSeries], axes: AxesLabels, places: Mapping[Any, str]
+) -> str:
     """Draw bars side by side at each place, with one deviation."""
     drawn: list[str] = []
     with _panel(name, drawn) as panel:
         slot = 0.82 / len(series)
         for i, one in enumerate(series):
-            centres = {key: at + (i - (len(series) - 1) / 2) * slot for at, key in enumerate(places)}
+            centres = {
+                key: at + (i - (len(series) - 1) / 2) * slot for at, key in enumerate(places)
+            }
             _bars(panel, one, centres, slot * 0.9)
             if len(series) == 1:
                 for key, stat in one.points.items():
                     spot = (centres[key], stat.mean + (stat.sd or 0))
-                    panel.annotate(axes.shown(stat.mean), spot, (0, 3), textcoords="offset points", ha="center")
+                    panel.annotate(
+                        axes.shown(stat.mean), spot, (0, 3), textcoords="offset points", ha="center"
+                    )
         panel.set_xticks(range(len(places)), places.values())
         panel.set_xlim(-0.6, len(places) - 0.4)
         panel.margins(y=0.1)
@@ -200,7 +227,7 @@ def bars(name: str, series: Sequence[Series], axes: Axes, places: Mapping[Any, s
     return drawn[0]
 
 
-def _bars(panel: Any, one: Series, centres: Mapping[Any, float], width: float) -> None:
+def _bars(panel: Any, one: PlotSeries, centres: Mapping[Any, float], width: float) -> None:
     colour = one.style.colour
     for key, stat in one.points.items():
         hatch = "////" if key in one.flagged else None
@@ -209,7 +236,22 @@ def _bars(panel: Any, one: Series, centres: Mapping[Any, float], width: float) -
         if key in one.inner:
             panel.bar(centres[key], one.inner[key], color=colour, width=width)
         if stat.sd:
-            panel.errorbar(centres[key], stat.mean, stat.sd, fmt="none", ecolor="#222222", elinewidth=1, capsize=2)
+            panel.errorbar(
+                centres[key],
+                stat.mean,
+                stat.sd,
+                fmt="none",
+                ecolor="#222222",
+                elinewidth=1,
+                capsize=2,
+            )
     for key in one.absent:
         # At the foot of the panel, in its own height: the values there may be of any size.
-        panel.plot(centres[key], 0.03, "x", color=colour, markersize=5, transform=panel.get_xaxis_transform())
+        panel.plot(
+            centres[key],
+            0.03,
+            "x",
+            color=colour,
+            markersize=5,
+            transform=panel.get_xaxis_transform(),
+        )

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fjord.core.errors import UserError
+from fjord.core.width import Width
 from fjord.report.figures import MISSING
-from fjord.width import Width
 
 KINDS = {
     "yes": ("#009E73", "can run it"),
@@ -20,7 +21,7 @@ NAMED = 40
 
 
 @dataclass(frozen=True)
-class Row:
+class DeviceRow:
     """A kind of device: how many there are, for each width one of the words of KINDS, and the ceiling it gets."""
 
     name: str
@@ -29,10 +30,10 @@ class Row:
     ceiling: Width | None
 
 
-def draw(
+def draw_fleet(
     path: Path,
     widths: Sequence[Width],
-    rows: Sequence[Row],
+    rows: Sequence[DeviceRow],
     left_out: Sequence[int],
     tiers: Sequence[Width],
     title: str,
@@ -42,7 +43,7 @@ def draw(
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError(MISSING.replace("the page", "--plot")) from None
+        raise UserError(MISSING.replace("the page", "--plot")) from None
     settings: Any = {"text.parse_math": False, "font.size": 9}
     with rc_context(settings):
         height = 2.2 + 0.28 * len(rows) if len(rows) <= NAMED else 5.0
@@ -54,11 +55,11 @@ def draw(
         try:
             figure.savefig(path, dpi=140)
         except (OSError, ValueError) as error:
-            raise ValueError(f"--plot {path}: cannot be written: {error}") from error
+            raise UserError(f"--plot {path}: cannot be written: {error}") from error
     return path
 
 
-def _who(panel: Any, widths: Sequence[Width], rows: Sequence[Row]) -> None:
+def _who(panel: Any, widths: Sequence[Width], rows: Sequence[DeviceRow]) -> None:
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
 
@@ -68,10 +69,19 @@ def _who(panel: Any, widths: Sequence[Width], rows: Sequence[Row]) -> None:
     panel.pcolormesh(grid, cmap=colours, vmin=-0.5, vmax=len(words) - 0.5, **_lines(len(rows)))
     panel.set_xticks([i + 0.5 for i in range(len(widths))], [str(width) for width in widths])
     named = [f"{row.name} ({row.count})" if row.count > 1 else row.name for row in rows]
-    panel.set_yticks(*(([i + 0.5 for i in range(len(rows))], named) if len(rows) <= NAMED else ([], [])))
+    panel.set_yticks(
+        *(([i + 0.5 for i in range(len(rows))], named) if len(rows) <= NAMED else ([], []))
+    )
     for i, row in enumerate(rows if len(rows) <= NAMED else ()):
         if row.ceiling is not None:
-            panel.text(widths.index(row.ceiling) + 0.5, i + 0.5, "ceiling", ha="center", va="center", color="white")
+            panel.text(
+                widths.index(row.ceiling) + 0.5,
+                i + 0.5,
+                "ceiling",
+                ha="center",
+                va="center",
+                color="white",
+            )
     panel.tick_params(length=0)
     if len(rows) > NAMED:
         panel.set_ylabel(f"{len(rows)} kinds of devices")
@@ -87,11 +97,19 @@ def _lines(num_rows: int) -> dict[str, Any]:
     return {"edgecolors": "white", "linewidth": 1} if num_rows <= NAMED else {}
 
 
-def _left_out(panel: Any, widths: Sequence[Width], counts: Sequence[int], total: int, tiers: Sequence[Width]) -> None:
+def _left_out(
+    panel: Any, widths: Sequence[Width], counts: Sequence[int], total: int, tiers: Sequence[Width]
+) -> None:
     colours = ["#0072B2" if width in tiers else "#bbbbbb" for width in widths]
     panel.bar(range(len(widths)), counts, color=colours)
     for i, count in enumerate(counts):
-        panel.annotate(f"{count}\n{count / total:.0%}", (i, count), (0, 3), textcoords="offset points", ha="center")
+        panel.annotate(
+            f"{count}\n{count / total:.0%}",
+            (i, count),
+            (0, 3),
+            textcoords="offset points",
+            ha="center",
+        )
     panel.set_xticks(range(len(widths)), [str(width) for width in widths])
     panel.set_ylim(0, max(1, *counts) * 1.2)
     panel.spines[["top", "right"]].set_visible(False)

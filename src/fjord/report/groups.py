@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fjord.runs import RunFolder, whole_models
+from fjord.core.errors import UserError
+from fjord.experiments.runs import RunFolder, count_finished_models
 
 FREE = {"seed", "recipe", "workers", "checkpoint_seconds", "log"}
 """Settings in which the runs of one group may differ: the seed, and what does not change results."""
@@ -16,7 +17,7 @@ Config = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Run:
+class ReportRun:
     """One run folder, read."""
 
     path: Path
@@ -29,16 +30,18 @@ class Run:
     """How many of its models are trained to their last round, and tested."""
 
     @classmethod
-    def read(cls, folder: RunFolder) -> "Run":
+    def read(cls, folder: RunFolder) -> "ReportRun":
         """Read a folder; rounds and client scores may still be missing."""
         config = folder.config
         missing = [key for key in NEEDED if key not in config]
         if missing:
-            raise ValueError(f"{folder.path}: is not the run of a federated experiment, it has no {missing[0]!r}")
+            raise UserError(
+                f"{folder.path}: is not the run of a federated experiment, it has no {missing[0]!r}"
+            )
         rows = folder.metrics()
         tested = folder.has("clients.json")
         clients = folder.read_json("clients.json") if tested else {}
-        done = whole_models(rows, config["num_rounds"]) if tested else 0
+        done = count_finished_models(rows, config["num_rounds"]) if tested else 0
         return cls(folder.path, config, folder.env, rows, clients, done)
 
     @property
@@ -52,7 +55,7 @@ class Run:
         return self.models_done == self.models
 
     @property
-    def whole(self) -> "Run":
+    def whole(self) -> "ReportRun":
         """The same run without the rounds of a model that is not done."""
         return replace(self, rows=[row for row in self.rows if row["stage"] < self.models_done])
 
@@ -67,31 +70,35 @@ class Run:
         if not self.rows:
             return "no round is done yet"
         last = self.rows[-1]
-        which = f" of model {last['stage'] + 1} of {self.models}, of width {last['target']}," if self.models > 1 else ""
+        which = (
+            f" of model {last['stage'] + 1} of {self.models}, of width {last['target']},"
+            if self.models > 1
+            else ""
+        )
         return f"{last['round'] + 1} of {self.config['num_rounds']} rounds{which} are done"
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that differ only in their seed."""
 
     name: str
-    all_runs: tuple[Run, ...]
+    all_runs: tuple[ReportRun, ...]
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[ReportRun, ...]:
         """The runs that numbers are made of: unfinished ones would blur a mean over finished ones."""
         return tuple(run for run in self.all_runs if run.finished) or self.all_runs
 
     @property
     def settings(self) -> dict[str, str]:
         """What all runs of the group have in common, as text."""
-        return _flat(fixed(self.all_runs[0].config))
+        return _flat(shared_settings(self.all_runs[0].config))
 
     @property
     def seeds(self) -> str:
         """The seeds, for a label."""
-        return listed(run.config["seed"] for run in self.runs)
+        return join_words(run.config["seed"] for run in self.runs)
 
     @property
     def models(self) -> int:
@@ -107,42 +114,46 @@ class Group:
     @property
     def repeated(self) -> list[Any]:
         """Seeds that occur more than once, which makes the deviation too small."""
-        return [seed for seed, count in Counter(run.config["seed"] for run in self.runs).items() if count > 1]
+        return [
+            seed
+            for seed, count in Counter(run.config["seed"] for run in self.runs).items()
+            if count > 1
+        ]
 
 
-def grouped(folders: Iterable[RunFolder]) -> list[Group]:
+def group_runs(folders: Iterable[RunFolder]) -> list[RunGroup]:
     """Return the groups in the order in which they first occur; a folder given twice counts once."""
     distinct = {folder.path.resolve(): folder for folder in folders}
     if not distinct:
-        raise ValueError("there is nothing to draw: give at least one run folder")
-    parts: dict[str, list[Run]] = {}
+        raise UserError("there is nothing to draw: give at least one run folder")
+    parts: dict[str, list[ReportRun]] = {}
     for folder in distinct.values():
-        run = Run.read(folder)
-        parts.setdefault(json.dumps(fixed(run.config), sort_keys=True), []).append(run)
+        run = ReportRun.read(folder)
+        parts.setdefault(json.dumps(shared_settings(run.config), sort_keys=True), []).append(run)
     names = _names([runs[0].config for runs in parts.values()])
     return [
-        Group(name, tuple(sorted(runs, key=lambda run: (run.config["seed"], str(run.path)))))
+        RunGroup(name, tuple(sorted(runs, key=lambda run: (run.config["seed"], str(run.path)))))
         for name, runs in zip(names, parts.values(), strict=True)
     ]
 
 
-def differing(settings: Sequence[dict[str, str]]) -> list[str]:
+def differing_settings(settings: Sequence[dict[str, str]]) -> list[str]:
     """Return the settings that are not the same in all of these."""
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len({one.get(key) for one in settings}) > 1]
 
 
-def listed(values: Iterable[object]) -> str:
+def join_words(values: Iterable[object]) -> str:
     """Return distinct values in their order, with commas."""
     return ", ".join(dict.fromkeys(map(str, values)))
 
 
-def commits(runs: Iterable[Run]) -> str:
+def run_commits(runs: Iterable[ReportRun]) -> str:
     """Return the commits that runs were made from, each once; a run that was resumed may name several."""
-    return listed(one for run in runs for one in run.env.get("commit", "unknown").split(", "))
+    return join_words(one for run in runs for one in run.env.get("commit", "unknown").split(", "))
 
 
-def fixed(config: Config) -> Config:
+def shared_settings(config: Config) -> Config:
     """Return what tells groups apart; a setting that is null is one that an older run did not have yet."""
     return {key: value for key, value in config.items() if key not in FREE and value is not None}
 
@@ -163,13 +174,24 @@ def _names(configs: list[Config]) -> list[str]:
     several = len({config["name"] for config in configs}) > 1
     names: list[str] = []
     for config in configs:
-        peers = [_flat(fixed(other)) for other in configs if other["method"] == config["method"]]
-        own = _flat(fixed(config))
-        extra = [f"{key} {_short(own.get(key, 'unset'))}" for key in differing(peers) if key != "name"]
+        peers = [
+            _flat(shared_settings(other))
+            for other in configs
+            if other["method"] == config["method"]
+        ]
+        own = _flat(shared_settings(config))
+        extra = [
+            f"{key} {_short(own.get(key, 'unset'))}"
+            for key in differing_settings(peers)
+            if key != "name"
+        ]
         title = f"{config['name']} {config['method']}" if several else str(config["method"])
         names.append(f"{title} ({', '.join(extra)})" if extra else title)
     # Long values are cut short, so two names may still be the same.
-    return [f"{name} #{names[:i].count(name) + 1}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    return [
+        f"{name} #{names[:i].count(name) + 1}" if names.count(name) > 1 else name
+        for i, name in enumerate(names)
+    ]
 
 
 def _short(text: str) -> str:

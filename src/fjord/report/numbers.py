@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from fjord.report.groups import Group, Run
-from fjord.width import Width
+from fjord.core.width import Width
+from fjord.report.groups import ReportRun, RunGroup
 
 
 @dataclass(frozen=True)
-class Stat:
+class SeedStat:
     """A mean over runs, and the sample standard deviation if there are two runs or more."""
 
     mean: float
@@ -21,43 +21,56 @@ class Stat:
     count: int
 
 
-def stat(values: Iterable[float | None]) -> Stat | None:
+def seed_stat(values: Iterable[float | None]) -> SeedStat | None:
     """Return mean and deviation of the values that are known and finite.
 
-    >>> stat([1.0, 3.0, None])
+    >>> seed_stat([1.0, 3.0, None])
     Stat(mean=2.0, sd=1.4142135623730951, count=2)
     """
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return None
-    return Stat(fmean(known), stdev(known) if len(known) > 1 else None, len(known))
+    return SeedStat(fmean(known), stdev(known) if len(known) > 1 else None, len(known))
 
 
-def over_runs(group: Group, values: Callable[[Run], Mapping[Any, float]]) -> dict[Any, Stat]:
+def over_runs(
+    group: RunGroup, values: Callable[[ReportRun], Mapping[Any, float]]
+) -> dict[Any, SeedStat]:
     """Return the statistics of each key over a group's runs, in rising order of keys."""
     parts = [values(run) for run in group.runs]
-    found = {key: stat(part.get(key) for part in parts) for key in sorted({key for part in parts for key in part})}
+    found = {
+        key: seed_stat(part.get(key) for part in parts)
+        for key in sorted({key for part in parts for key in part})
+    }
     return {key: one for key, one in found.items() if one}
 
 
-def final_scores(run: Run, metric: str) -> dict[Width, float]:
+def final_scores(run: ReportRun, metric: str) -> dict[Width, float]:
     """Return the last score at each width."""
     return {Width(w): score[metric] for row in run.rows for w, score in row["scores"].items()}
 
 
-def score_curve(run: Run, metric: str, width: Width) -> dict[int, float]:
+def score_curve(run: ReportRun, metric: str, width: Width) -> dict[int, float]:
     """Return the scores at one width by the number of rounds done."""
-    return {row["round"] + 1: row["scores"][str(width)][metric] for row in run.rows if str(width) in row["scores"]}
+    return {
+        row["round"] + 1: row["scores"][str(width)][metric]
+        for row in run.rows
+        if str(width) in row["scores"]
+    }
 
 
-def targets(run: Run) -> list[Width]:
+def targets(run: ReportRun) -> list[Width]:
     """Return the widths of the models a run has trained."""
     return sorted({Width(row["target"]) for row in run.rows})
 
 
-def loss_curve(run: Run, target: Width, points: int = 300) -> dict[int, float]:
+def loss_curve(run: ReportRun, target: Width, points: int = 300) -> dict[int, float]:
     """Return the training loss of one model, as a running mean over a twentieth of its rounds, thinned out."""
-    known = [(r["round"] + 1, r["loss"]) for r in run.rows if Width(r["target"]) == target and r["loss"] is not None]
+    known = [
+        (r["round"] + 1, r["loss"])
+        for r in run.rows
+        if Width(r["target"]) == target and r["loss"] is not None
+    ]
     window = loss_window(run)
     every = max(1, len(known) // points)
     return {
@@ -67,12 +80,12 @@ def loss_curve(run: Run, target: Width, points: int = 300) -> dict[int, float]:
     }
 
 
-def loss_window(run: Run) -> int:
+def loss_window(run: ReportRun) -> int:
     """Return over how many rounds the training loss is averaged."""
     return max(1, run.config["num_rounds"] // 20)
 
 
-def tier_scores(run: Run, metric: str) -> dict[Width, float]:
+def tier_scores(run: ReportRun, metric: str) -> dict[Width, float]:
     """Return the mean over the clients of each ceiling that have a model."""
     tiers: dict[Width, list[float]] = {}
     for client in run.clients.values():
@@ -81,7 +94,7 @@ def tier_scores(run: Run, metric: str) -> dict[Width, float]:
     return {ceiling: client_mean(scores, metric) for ceiling, scores in tiers.items()}
 
 
-def client_means(run: Run, metric: str) -> dict[str, float]:
+def client_means(run: ReportRun, metric: str) -> dict[str, float]:
     """Return the mean over all clients that have a model, and over the worst tenth of them (rounded up)."""
     scores = [client[metric] for client in run.clients.values() if client.get("width") is not None]
     if not scores:
@@ -102,12 +115,14 @@ def client_mean(scores: Sequence[float], metric: str) -> float:
     return fmean(scores) if metric == "accuracy" else math.exp(fmean(map(math.log, scores)))
 
 
-def without_model(run: Run) -> dict[str, int]:
+def without_model(run: ReportRun) -> dict[str, int]:
     """Count by ceiling the clients that can carry none of the models trained."""
-    return Counter(c.get("ceiling", "unknown") for c in run.clients.values() if c.get("width") is None)
+    return Counter(
+        c.get("ceiling", "unknown") for c in run.clients.values() if c.get("width") is None
+    )
 
 
-def costs(run: Run, *fields: str) -> dict[Width, float]:
+def costs(run: ReportRun, *fields: str) -> dict[Width, float]:
     """Return what a client of each ceiling spends in a round it takes part in."""
     totals: dict[str, list[float]] = {}
     for row in run.rows:
@@ -115,11 +130,13 @@ def costs(run: Run, *fields: str) -> dict[Width, float]:
             total = totals.setdefault(ceiling, [0, 0])
             total[0] += sum(tier[field] for field in fields)
             total[1] += tier["clients"]
-    return {Width(ceiling): spent / clients for ceiling, (spent, clients) in totals.items() if clients}
+    return {
+        Width(ceiling): spent / clients for ceiling, (spent, clients) in totals.items() if clients
+    }
 
 
 @dataclass(frozen=True)
-class Shell:
+class ShellRow:
     """How often the units between a width and the one below were trained, in one model."""
 
     target: Width
@@ -136,7 +153,7 @@ class Shell:
         return self.clients < 1 or 2 * self.rounds < self.of_rounds
 
 
-def shells(runs: Sequence[Run]) -> list[Shell]:
+def shells(runs: Sequence[ReportRun]) -> list[ShellRow]:
     """Return every shell of every model, over the rounds of all runs."""
     known = {Width(width) for run in runs for row in run.rows for width in row["shells"]}
     counts: dict[tuple[Width, Width], list[int]] = {}
@@ -146,14 +163,14 @@ def shells(runs: Sequence[Run]) -> list[Shell]:
         for width in {target} | {width for width in known if width <= target}:
             counts.setdefault((target, width), []).append(row["shells"].get(str(width), 0))
     return [
-        Shell(target, width, fmean(trained), sum(n > 0 for n in trained), len(trained))
+        ShellRow(target, width, fmean(trained), sum(n > 0 for n in trained), len(trained))
         for (target, width), trained in sorted(counts.items())
     ]
 
 
-def shell_means(run: Run) -> dict[Width, float]:
+def shell_means(run: ReportRun) -> dict[Width, float]:
     """Return the mean number of clients in a round that train each shell, over all models that have it."""
-    found: dict[Width, list[Shell]] = {}
+    found: dict[Width, list[ShellRow]] = {}
     for shell in shells([run]):
         found.setdefault(shell.width, []).append(shell)
     return {
@@ -162,18 +179,20 @@ def shell_means(run: Run) -> dict[Width, float]:
     }
 
 
-def dropped(group: Group) -> dict[str, int]:
+def dropped(group: RunGroup) -> dict[str, int]:
     """Count the updates that were not used, by reason, the most frequent first."""
     return _reasons(group, "dropped")
 
 
-def reduced(group: Group) -> dict[str, int]:
+def reduced(group: RunGroup) -> dict[str, int]:
     """Count the updates that hold less than was sent, by reason, the most frequent first."""
     return _reasons(group, "reduced")
 
 
-def _reasons(group: Group, key: str) -> dict[str, int]:
-    found = (reason(why) for run in group.runs for row in run.rows for why in row.get(key, {}).values())
+def _reasons(group: RunGroup, key: str) -> dict[str, int]:
+    found = (
+        reason(why) for run in group.runs for row in run.rows for why in row.get(key, {}).values()
+    )
     return dict(Counter(found).most_common())
 
 

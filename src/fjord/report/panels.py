@@ -5,28 +5,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fjord.report.figures import MISSING, Axes, Series, plot
+from fjord.core.errors import UserError
+from fjord.report.figures import MISSING, AxesLabels, PlotSeries, plot_lines
 
 
 @dataclass(frozen=True)
-class Panel:
+class FigurePanel:
     """One pair of axes."""
 
     title: str
-    series: tuple[Series, ...]
-    axes: Axes
+    series: tuple[PlotSeries, ...]
+    axes: AxesLabels
     ticks: Mapping[Any, str] | None = None
 
 
-def draw(panels: Sequence[Panel], title: str, origin: str, path: Path) -> Path:
+def draw_panels(panels: Sequence[FigurePanel], title: str, origin: str, path: Path) -> Path:
     """Draw panels three in a row, with a legend in each and where it all comes from at the foot."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise ValueError(MISSING) from None
+        raise UserError(MISSING) from None
     across, down = min(3, len(panels)), -(-len(panels) // 3)
-    with rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False}):
+    with rc_context(
+        {
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "text.parse_math": False,
+        }
+    ):
         figure = Figure(figsize=(4.6 * across, 3.7 * down + 0.5), layout="constrained")
         places = figure.subplots(down, across, squeeze=False).flatten()
         for place, panel in zip(places, panels, strict=False):
@@ -40,16 +48,21 @@ def draw(panels: Sequence[Panel], title: str, origin: str, path: Path) -> Path:
     return path
 
 
-def _fill(place: Any, panel: Panel) -> None:
+def _fill(place: Any, panel: FigurePanel) -> None:
     place.grid(axis="y", color="#dddddd", linewidth=0.7)
     place.set_axisbelow(True)
-    plot(place, panel.series, panel.axes, panel.ticks)
+    plot_lines(place, panel.series, panel.axes, panel.ticks)
     place.set_title(panel.title, fontsize=10)
     handles = [_handle(place, one) for one in panel.series]
     place.legend(handles, [one.label for one in panel.series], fontsize=7.5, framealpha=0.85)
 
 
-def _handle(place: Any, one: Series) -> Any:
-    return place.plot([], [], color=one.style.colour, marker=one.style.marker, linestyle=one.style.dash, markersize=4)[
-        0
-    ]
+def _handle(place: Any, one: PlotSeries) -> Any:
+    return place.plot(
+        [],
+        [],
+        color=one.style.colour,
+        marker=one.style.marker,
+        linestyle=one.style.dash,
+        markersize=4,
+    )[0]

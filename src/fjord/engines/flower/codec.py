@@ -14,31 +14,42 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor, nn
 
+from fjord.core.errors import UserError
+from fjord.core.width import Width, WidthSpace, parse_width
+from fjord.elastic.client_model import SliceIndex
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import Indices, Kept, WidthPlan, leading
-from fjord.elastic.slice import Places
-from fjord.local import Parts, Reduced, Task, Update
-from fjord.width import Width, WidthSpace, parse_width
+from fjord.elastic.plan import AxisIndices, UnitSelection, WidthPlan, is_leading
+from fjord.training.local import Assignment, ClientUpdate, Fallbacks, Reduction
 
 Like = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """The shapes and kinds of some tensors."""
 INLINE = 2**20
 
 
-def encode_task(task: Task, plan: WidthPlan, order: Mapping[str, Any]) -> RecordDict:
+def encode_task(task: Assignment, plan: WidthPlan, order: Mapping[str, Any]) -> RecordDict:
     """Return what a client is sent; `order` says what experiment it belongs to."""
-    head: dict[str, Any] = {"client": task.client_id, "round": task.round_index, "lr": task.lr, **order}
+    head: dict[str, Any] = {
+        "client": task.client_id,
+        "round": task.round_index,
+        "lr": task.lr,
+        **order,
+    }
     pairs = zip(task.space.widths, task.space.probabilities, strict=True)
     head["widths"] = ",".join(f"{width}:{share}" for width, share in pairs)
-    if all(map(leading, task.held.values())):
+    if all(map(is_leading, task.held.values())):
         head["counts"] = [len(units) for units in task.held.values()]
     else:
         head["mask"] = b64encode(_mask(plan, task.held)).decode()
-    blocks = {"slice": _flat(task.tensors), **({"correction": _flat(task.correction)} if task.correction else {})}
-    return pack(head, blocks)
+    blocks = {
+        "slice": _flat(task.tensors),
+        **({"correction": _flat(task.correction)} if task.correction else {}),
+    }
+    return pack_content(head, blocks)
 
 
-def decode_task(head: Mapping[str, Any], blocks: Mapping[str, bytes], model: ElasticModel, places: Places) -> Task:
+def decode_task(
+    head: Mapping[str, Any], blocks: Mapping[str, bytes], model: ElasticModel, places: SliceIndex
+) -> Assignment:
     """Return the task that was sent and unpacked; `places` says where a slice lies in the model."""
     space = _space(head["widths"])
     held = _held(model.plan, head)
@@ -46,8 +57,10 @@ def decode_task(head: Mapping[str, Any], blocks: Mapping[str, bytes], model: Ela
         key: (_cut_shape(model.tensors[key], indices), model.tensors[key].dtype)
         for key, indices in places(held, space.widths).items()
     }
-    trained = {key: kind for key, kind in like.items() if isinstance(model.tensors[key], nn.Parameter)}
-    return Task(
+    trained = {
+        key: kind for key, kind in like.items() if isinstance(model.tensors[key], nn.Parameter)
+    }
+    return Assignment(
         client_id=head["client"],
         round_index=head["round"],
         lr=head["lr"],
@@ -58,7 +71,7 @@ def decode_task(head: Mapping[str, Any], blocks: Mapping[str, bytes], model: Ela
     )
 
 
-def encode_update(task: Task, update: Update) -> RecordDict:
+def encode_update(task: Assignment, update: ClientUpdate) -> RecordDict:
     """Return what a client sends back; the task is the smaller one if the client trained less than it was sent."""
     head: dict[str, Any] = {
         "client": update.client_id,
@@ -71,20 +84,20 @@ def encode_update(task: Task, update: Update) -> RecordDict:
     }
     if update.reduced:
         head |= {"ceiling": str(update.reduced.ceiling), "why": update.reduced.why}
-    return pack(head, {"slice": _flat({key: update.tensors[key] for key in task.tensors})})
+    return pack_content(head, {"slice": _flat({key: update.tensors[key] for key in task.tensors})})
 
 
-def decode_update(task: Task, content: RecordDict, parts: Parts) -> Update | str:
+def decode_update(task: Assignment, content: RecordDict, parts: Fallbacks) -> ClientUpdate | str:
     """Return the answer to a task, or what is wrong with it; nothing that a client sends raises an error here."""
     try:
-        head, blocks = unpack(content)
+        head, blocks = unpack_content(content)
         if head["round"] != task.round_index:
             return f"it answers round {head['round']!r:.40}"
         reduced = _reduced(head)
         if reduced and (smaller := parts.smaller(task, reduced.ceiling)) is not None:
             task = smaller  # if there is none, the door will say so
         like = {key: (tuple(t.shape), t.dtype) for key, t in task.tensors.items()}
-        return Update(
+        return ClientUpdate(
             client_id=head["client"],
             tensors=_unflat(blocks["slice"], like),
             num_examples=head["examples"],
@@ -100,11 +113,15 @@ def decode_update(task: Task, content: RecordDict, parts: Parts) -> Update | str
         return str(error)[:300]
 
 
-def _reduced(head: Mapping[str, Any]) -> Reduced | None:
-    return Reduced(parse_width(str(head["ceiling"])[:40]), head["why"]) if "ceiling" in head else None
+def _reduced(head: Mapping[str, Any]) -> Reduction | None:
+    return (
+        Reduction(parse_width(str(head["ceiling"])[:40]), head["why"])
+        if "ceiling" in head
+        else None
+    )
 
 
-def pack(head: Mapping[str, Any], blocks: Mapping[str, bytes]) -> RecordDict:
+def pack_content(head: Mapping[str, Any], blocks: Mapping[str, bytes]) -> RecordDict:
     """Return a message's content.
 
     Blocks up to INLINE travel beside the head. As an Array each would be three objects more, with a request and 150
@@ -112,30 +129,39 @@ def pack(head: Mapping[str, Any], blocks: Mapping[str, bytes]) -> RecordDict:
     """
     text = json.dumps(head, separators=(",", ":"))
     small = {name: data for name, data in blocks.items() if len(data) <= INLINE}
-    large = {n: Array("uint8", (len(data),), "bytes", data) for n, data in blocks.items() if n not in small}
+    large = {
+        n: Array("uint8", (len(data),), "bytes", data)
+        for n, data in blocks.items()
+        if n not in small
+    }
     content = RecordDict({"fjord": ConfigRecord({"head": text, **small})})
     if large:
         content["large"] = ArrayRecord(large)
     return content
 
 
-def unpack(content: RecordDict) -> tuple[dict[str, Any], dict[str, bytes]]:
+def unpack_content(content: RecordDict) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Return head and blocks of a message; raise KeyError or ValueError for anything else."""
     record = content.config_records["fjord"]
     head = json.loads(str(record["head"]))
     if not isinstance(head, dict):
-        raise ValueError("its head is not a JSON object")
+        raise UserError("its head is not a JSON object")
     blocks = {name: value for name, value in record.items() if isinstance(value, bytes)}
     for name, array in content.array_records.get("large", ArrayRecord()).items():
         if array.dtype != "uint8" or array.stype != "bytes":
-            raise ValueError(f"its {name[:40]} is of {array.dtype[:40]!r} as {array.stype[:40]!r}, not uint8 as bytes")
+            raise UserError(
+                f"its {name[:40]} is of {array.dtype[:40]!r} as {array.stype[:40]!r}, not uint8 as bytes"
+            )
         blocks[name] = array.data
     return head, blocks
 
 
 def _flat(tensors: Mapping[str, Tensor]) -> bytes:
     """Return tensors as one run of bytes."""
-    parts = [tensors[key].detach().contiguous().reshape(-1).view(torch.uint8).numpy() for key in _order(tensors)]
+    parts = [
+        tensors[key].detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+        for key in _order(tensors)
+    ]
     return b"".join(map(memoryview, parts))  # type: ignore[arg-type]
 
 
@@ -143,12 +169,16 @@ def _unflat(data: bytes, like: Like) -> dict[str, Tensor]:
     """Return the tensors in a run of bytes; they share its one copy."""
     sizes = {key: math.prod(shape) * dtype.itemsize for key, (shape, dtype) in like.items()}
     if len(data) != sum(sizes.values()):
-        raise ValueError(f"its slice has {len(data)} bytes, not {sum(sizes.values())}")
+        raise UserError(f"its slice has {len(data)} bytes, not {sum(sizes.values())}")
     memory, found, at = bytearray(data), dict[str, Tensor](), 0
     for key in _order({key: dtype for key, (_, dtype) in like.items()}):
         shape, dtype = like[key]
         count = math.prod(shape)
-        flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=at) if count else torch.empty(0, dtype=dtype)
+        flat = (
+            torch.frombuffer(memory, dtype=dtype, count=count, offset=at)
+            if count
+            else torch.empty(0, dtype=dtype)
+        )
         found[key] = flat.reshape(shape)
         at += sizes[key]
     return {key: found[key] for key in like}
@@ -159,11 +189,11 @@ def _order(kinds: Mapping[str, Any]) -> list[str]:
     return sorted(kinds, key=lambda key: -kinds[key].itemsize)
 
 
-def _cut_shape(tensor: Tensor, indices: Indices) -> tuple[int, ...]:
+def _cut_shape(tensor: Tensor, indices: AxisIndices) -> tuple[int, ...]:
     return tuple(n if i is None else len(i) for n, i in zip(tensor.shape, indices, strict=True))
 
 
-def _mask(plan: WidthPlan, held: Kept) -> bytes:
+def _mask(plan: WidthPlan, held: UnitSelection) -> bytes:
     """Return which units are held, one bit for each unit of each family."""
     marks = [torch.zeros(family.units, dtype=torch.bool) for family in plan.families]
     for family, mark in zip(plan.families, marks, strict=True):
@@ -171,11 +201,14 @@ def _mask(plan: WidthPlan, held: Kept) -> bytes:
     return np.packbits(torch.cat(marks).numpy()).tobytes()
 
 
-def _held(plan: WidthPlan, head: Mapping[str, Any]) -> Kept:
+def _held(plan: WidthPlan, head: Mapping[str, Any]) -> UnitSelection:
     """Return the units held: the first of each family, or those marked."""
     names = [family.name for family in plan.families]
     if "counts" in head:
-        return {name: torch.arange(count) for name, count in zip(names, _list(head["counts"]), strict=True)}
+        return {
+            name: torch.arange(count)
+            for name, count in zip(names, _list(head["counts"]), strict=True)
+        }
     sizes = [family.units for family in plan.families]
     bits = np.unpackbits(np.frombuffer(b64decode(head["mask"]), np.uint8), count=sum(sizes))
     marks = torch.from_numpy(bits).split(sizes)
@@ -185,11 +218,16 @@ def _held(plan: WidthPlan, head: Mapping[str, Any]) -> Kept:
 def _space(text: str) -> WidthSpace:
     """Return widths with their probabilities, from text such as 1/5:1/2,2/5:1/2."""
     pairs = [pair.split(":") for pair in text.split(",")]
-    return WidthSpace(tuple(parse_width(width) for width, _ in pairs), tuple(parse_width(share) for _, share in pairs))
+    return WidthSpace(
+        tuple(parse_width(width) for width, _ in pairs),
+        tuple(parse_width(share) for _, share in pairs),
+    )
 
 
 def _by_width(space: WidthSpace, counts: object) -> dict[Width, int]:
-    return {width: count for width, count in zip(space.widths, _list(counts), strict=True) if count != 0}
+    return {
+        width: count for width, count in zip(space.widths, _list(counts), strict=True) if count != 0
+    }
 
 
 def _list(value: object) -> list[Any]:

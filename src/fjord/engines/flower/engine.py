@@ -9,21 +9,22 @@ from typing import Any, Self
 from flwr.app import Message
 from flwr.serverapp import Grid as Grid
 
-from fjord.check import answered
+from fjord.core.errors import UserError
+from fjord.core.width import Width, WidthSpace
 from fjord.data.federated import TestSet
 from fjord.elastic.model import ElasticModel
+from fjord.engines.flower.broker import MessageBroker
 from fjord.engines.flower.codec import decode_update, encode_task
-from fjord.engines.flower.nodes import Nodes, is_late, last_line
-from fjord.engines.flower.post import Post
-from fjord.engines.inprocess import InProcess
-from fjord.evaluate import Tested
-from fjord.local import Task, Trainer, Update
-from fjord.timing import held_width
-from fjord.width import Width, WidthSpace
+from fjord.engines.flower.nodes import NodeRegistry, is_late, last_line
+from fjord.engines.in_process import InProcessEngine
+from fjord.federated.clock import held_width
+from fjord.federated.validation import validate_reply
+from fjord.training.evaluate import ExampleScores
+from fjord.training.local import Assignment, ClientTrainer, ClientUpdate
 
 
 @dataclass(frozen=True)
-class Order:
+class RunSpec:
     """How a client makes the same experiment: the recipe, what is set otherwise, and which of its models."""
 
     recipe: str
@@ -43,7 +44,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Patience:
+class ReplyPolicy:
     """How long a round waits, and for how many."""
 
     deadline: float = 600.0
@@ -53,21 +54,32 @@ class Patience:
 
     def __post_init__(self) -> None:
         if not 0 < self.deadline < 1e7:
-            raise ValueError(f"deadline={self.deadline} must be a number of seconds above 0")
+            raise UserError(f"deadline={self.deadline} must be a number of seconds above 0")
         if self.min_replies < 1:
-            raise ValueError(f"min_replies={self.min_replies} must be at least 1")
+            raise UserError(f"min_replies={self.min_replies} must be at least 1")
 
 
 class FlowerEngine:
     """Trains clients on the nodes of a Grid; scores on this machine."""
 
     def __init__(
-        self, grid: Grid, trainer: Trainer, test: TestSet, order: Order, patience: Patience, space: WidthSpace
+        self,
+        grid: Grid,
+        trainer: ClientTrainer,
+        test: TestSet,
+        order: RunSpec,
+        patience: ReplyPolicy,
+        space: WidthSpace,
     ) -> None:
-        self.local, self.parts = InProcess(trainer, test), trainer.parts
-        self.plan, self.space, self.order, self.patience = trainer.model.plan, space, order, patience
-        self.post = Post(grid)
-        self.nodes = Nodes(self.post, space.widths[0], order.fields())
+        self.local, self.parts = InProcessEngine(trainer, test), trainer.parts
+        self.plan, self.space, self.order, self.patience = (
+            trainer.model.plan,
+            space,
+            order,
+            patience,
+        )
+        self.post = MessageBroker(grid)
+        self.nodes = NodeRegistry(self.post, space.widths[0], order.fields())
         self.facts: dict[str, float] = {}
 
     def __enter__(self) -> Self:
@@ -79,35 +91,52 @@ class FlowerEngine:
         """Let go."""
         self.local.__exit__(*error)
 
-    def test(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, Tested]:
+    def test(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, ExampleScores]:
         """Score the model here: the test set is the server's."""
         return self.local.test(model, widths)
 
-    def train(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Update | str]]:
+    def train(self, tasks: Iterable[Assignment]) -> Iterator[tuple[Assignment, ClientUpdate | str]]:
         """Train clients; all replies are in before the first is given, in the order of the tasks."""
-        self.nodes.refresh(self.patience.deadline)  # first, as tasks depend on what the nodes can carry
+        self.nodes.refresh(
+            self.patience.deadline
+        )  # first, as tasks depend on what the nodes can carry
         end = time.monotonic() + self.patience.deadline
-        self.facts = {"deadline": self.patience.deadline, "sent": 0, "answered": 0, "late": 0, "failed": 0}
+        self.facts = {
+            "deadline": self.patience.deadline,
+            "sent": 0,
+            "answered": 0,
+            "late": 0,
+            "failed": 0,
+        }
         carriers: dict[str, int] = {}
         sent = [(task, self._send(task, end, carriers)) for task in tasks]
         replies = self.post.collect(carriers, end)
-        self.nodes.late = {node for message, node in carriers.items() if is_late(replies.get(message))}
-        answers = [(task, self._answer(task, replies.pop(s, None)) if s in carriers else s) for task, s in sent]
+        self.nodes.late = {
+            node for message, node in carriers.items() if is_late(replies.get(message))
+        }
+        answers = [
+            (task, self._answer(task, replies.pop(s, None)) if s in carriers else s)
+            for task, s in sent
+        ]
         yield from self._enough(answers)
 
-    def _send(self, task: Task, end: float, carriers: dict[str, int]) -> str:
+    def _send(self, task: Assignment, end: float, carriers: dict[str, int]) -> str:
         """Send a task; return the id of its message, and note which node carries it, or say why it is not sent."""
-        node = self.nodes.choose(task.client_id, held_width(self.plan, self.space, task.held), task.bytes)
+        node = self.nodes.choose(
+            task.client_id, held_width(self.plan, self.space, task.held), task.bytes
+        )
         if isinstance(node, str):
             return node
-        message = self.post.send(node, "train", encode_task(task, self.plan, self.order.fields()), end)
+        message = self.post.send(
+            node, "train", encode_task(task, self.plan, self.order.fields()), end
+        )
         if not message:
             return "its message could not be sent"
         self.facts["sent"] += 1
         carriers[message] = node
         return message
 
-    def _answer(self, task: Task, reply: Message | None) -> Update | str:
+    def _answer(self, task: Assignment, reply: Message | None) -> ClientUpdate | str:
         """Return a reply as an update, or what is wrong with it."""
         if reply is None or is_late(reply):
             self.facts["late"] += 1
@@ -118,14 +147,22 @@ class FlowerEngine:
         self.facts["answered"] += 1
         return decode_update(task, reply.content, self.parts)
 
-    def _is_good(self, task: Task, answer: Update | str) -> bool:
-        return not isinstance(answer, str) and not isinstance(answered(task, answer, self.parts), str)
+    def _is_good(self, task: Assignment, answer: ClientUpdate | str) -> bool:
+        return not isinstance(answer, str) and not isinstance(
+            validate_reply(task, answer, self.parts), str
+        )
 
-    def _enough(self, answers: list[tuple[Task, Update | str]]) -> Iterator[tuple[Task, Update | str]]:
+    def _enough(
+        self, answers: list[tuple[Assignment, ClientUpdate | str]]
+    ) -> Iterator[tuple[Assignment, ClientUpdate | str]]:
         """Yield the answers; if too few are good, none counts."""
         wanted = self.patience.min_replies
         good = 0 if wanted == 1 else sum(self._is_good(task, a) for task, a in answers)
-        few = f"left out: {good} of the {wanted} replies that a round needs were good" if 1 < wanted > good else ""
+        few = (
+            f"left out: {good} of the {wanted} replies that a round needs were good"
+            if 1 < wanted > good
+            else ""
+        )
         while answers:
             task, answer = answers.pop(0)
             yield task, answer if isinstance(answer, str) else few or answer

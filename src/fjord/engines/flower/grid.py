@@ -12,6 +12,8 @@ from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
+from fjord.core.errors import UserError
+
 try:
     from flwr.app.message.message import make_message
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
@@ -19,7 +21,7 @@ try:
     from flwr.supercore.run import Run
     from flwr.supercore.task_identity import TaskIdentity
 except ImportError as error:
-    raise ValueError(
+    raise UserError(
         f"this grid is made for flwr 1.41 and 1.42; flwr {version('flwr')} has other inner names: {error}"
     ) from error
 
@@ -42,7 +44,9 @@ class LocalGrid(Grid):
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.app, self.on_reply = app, on_reply
         self.contexts = {
-            100 + i: Context(run_id=1, node_id=100 + i, node_config=dict(c), state=RecordDict(), run_config={})
+            100 + i: Context(
+                run_id=1, node_id=100 + i, node_config=dict(c), state=RecordDict(), run_config={}
+            )
             for i, c in enumerate(nodes)
         }
         self.replies: dict[str, Message] = {}
@@ -59,7 +63,12 @@ class LocalGrid(Grid):
         return self._run
 
     def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
     ) -> Message:
         """Make a message."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
@@ -93,7 +102,9 @@ class LocalGrid(Grid):
         """Return the replies that are there."""
         return [self.replies.pop(i) for i in list(message_ids) if i in self.replies]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
         """Push, and pull at once."""
         return self.pull_messages(self.push_messages(messages))
 
@@ -107,7 +118,9 @@ def _over_the_wire(message: Message) -> tuple[Message, int]:
     """Return a message as it arrives at the other end, and the bytes of its content."""
     if message.has_error():
         return message, 0
-    objects = {key: found.deflate() for key, found in get_all_nested_objects(message.content).items()}
+    objects = {
+        key: found.deflate() for key, found in get_all_nested_objects(message.content).items()
+    }
     content = inflate_object_from_contents(message.content.object_id, dict(objects))
     assert isinstance(content, RecordDict)
     return make_message(message.metadata, content), sum(map(len, objects.values()))

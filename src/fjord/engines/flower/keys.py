@@ -8,7 +8,12 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CURVE = ec.SECP384R1  # Flower accepts NIST curves only
@@ -27,12 +32,18 @@ def make_certificates(folder: Path, hosts: list[str]) -> None:
         .sign(ca_key, hashes.SHA384())
     )
     server = (
-        _unsigned(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])]), ca_name, server_key)
+        _unsigned(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0])]), ca_name, server_key
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_named(host) for host in hosts]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_named(host) for host in hosts]), critical=False
+        )
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
         .sign(ca_key, hashes.SHA384())
     )
     # The CA's own key is never written: nothing else can be signed in this fleet's name.
@@ -58,7 +69,9 @@ def _write_private(path: Path, key: ec.EllipticCurvePrivateKey, form: PrivateFor
         file.write(key.private_bytes(Encoding.PEM, form, NoEncryption()))
 
 
-def _unsigned(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _unsigned(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -72,7 +85,9 @@ def _unsigned(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivat
     )
 
 
-def _usage(digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
+def _usage(
+    digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
+) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=digital_signature,
         content_commitment=False,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fjord.engines.flower.post import Post
-from fjord.width import Width, parse_width
+from fjord.core.width import Width, parse_width
+from fjord.engines.flower.broker import MessageBroker
 
 QUERY_SECONDS = 60.0
 """How long the first round waits for all nodes to say what they are."""
@@ -19,7 +19,7 @@ MESSAGE_EXPIRED = 3
 
 
 @dataclass
-class Node:
+class NodeStatus:
     """What a node told of itself when it was asked."""
 
     client_id: int | None = None
@@ -38,13 +38,15 @@ class Node:
         return self.ceiling is None or width <= self.ceiling
 
 
-class Nodes:
+class NodeRegistry:
     """The nodes that are connected, each asked once."""
 
-    def __init__(self, post: Post, smallest: Width, order: Mapping[str, int | str]) -> None:
+    def __init__(
+        self, post: MessageBroker, smallest: Width, order: Mapping[str, int | str]
+    ) -> None:
         self.post, self.smallest, self.order = post, smallest, dict(order)
-        self.known: dict[int, Node] = {}
-        self.online: dict[int, Node] = {}
+        self.known: dict[int, NodeStatus] = {}
+        self.online: dict[int, NodeStatus] = {}
         self.asked: dict[str, int] = {}
         self.late: set[int] = set()
         """Those that did not answer last round: busy, or dead and not yet known to be."""
@@ -55,7 +57,13 @@ class Nodes:
         end, last = now + min(seconds, QUERY_SECONDS), now + min(seconds, MEASURE_SECONDS)
         while True:
             present = sorted(self.post.grid.get_node_ids())
-            self._ask([node for node in present if node not in self.known and node not in self.asked.values()])
+            self._ask(
+                [
+                    node
+                    for node in present
+                    if node not in self.known and node not in self.asked.values()
+                ]
+            )
             self._listen(time.monotonic() if any(node in self.known for node in present) else end)
             self.online = {node: self.known[node] for node in present if node in self.known}
             if self.online or time.monotonic() >= (last if self.asked else end):
@@ -77,7 +85,7 @@ class Nodes:
         for message, reply in self.post.collect(self.asked, end).items():
             node = self.asked.pop(message)
             if not is_late(reply):
-                self.known[node] = described(reply)
+                self.known[node] = node_status(reply)
 
     def choose(self, client_id: int, width: Width, size: int) -> int | str:
         """Return the node that trains a client, the least loaded that can carry its part, or why there is none."""
@@ -85,15 +93,19 @@ class Nodes:
         own = {node: info for node, info in usable.items() if info.client_id == client_id}
         free = {node: info for node, info in usable.items() if info.client_id is None}
         fitting = {node: info for node, info in (own or free).items() if info.carries(width)}
-        fitting = {node: info for node, info in fitting.items() if own or node not in self.late} or fitting
+        fitting = {
+            node: info for node, info in fitting.items() if own or node not in self.late
+        } or fitting
         if not fitting:
-            return self._too_narrow(own or free, width, "its" if own else "any") or self._nobody(client_id)
+            return self._too_narrow(own or free, width, "its" if own else "any") or self._nobody(
+                client_id
+            )
         chosen = min(fitting, key=lambda node: fitting[node].load)
         messages, sent = fitting[chosen].load
         fitting[chosen].load = messages + 1, sent + size
         return chosen
 
-    def _too_narrow(self, asked: Mapping[int, Node], width: Width, whose: str) -> str:
+    def _too_narrow(self, asked: Mapping[int, NodeStatus], width: Width, whose: str) -> str:
         """Say that no node can carry so much, if that is what is wrong."""
         ceilings = [info.ceiling for info in asked.values() if info.ceiling is not None]
         if not ceilings:
@@ -104,37 +116,48 @@ class Nodes:
 
     def _nobody(self, client_id: int) -> str:
         faulty = {node: info for node, info in self.online.items() if info.fault}
-        named = sorted(faulty, key=lambda node: faulty[node].client_id != client_id)  # its own first
+        named = sorted(
+            faulty, key=lambda node: faulty[node].client_id != client_id
+        )  # its own first
         fault = f": node {named[0]}: {faulty[named[0]].fault}" if named else ""
         return f"no usable node is connected for it{fault}"
 
     def lowered(self, client_id: int, usual: Width) -> Width:
         """Return a client's ceiling where its own node says that it can carry less."""
-        told = [n.ceiling for n in self.online.values() if n.client_id == client_id and n.ceiling is not None]
+        told = [
+            n.ceiling
+            for n in self.online.values()
+            if n.client_id == client_id and n.ceiling is not None
+        ]
         return max(min(usual, *told), self.smallest) if told else usual
 
 
-def described(reply: Message) -> Node:
+def node_status(reply: Message) -> NodeStatus:
     """Return what a node says of itself."""
     if reply.has_error():
-        return Node(fault=last_line(reply.error.reason))
+        return NodeStatus(fault=last_line(reply.error.reason))
     try:
         told = reply.content.config_records["node"]
         client_id, ceiling = told.get("client-id"), told.get("ceiling")
         if not (client_id is None or type(client_id) is int):
-            return Node(fault=f"client-id={client_id!r:.40} is not a whole number")
+            return NodeStatus(fault=f"client-id={client_id!r:.40} is not a whole number")
         profile = str(told.get("profile", ""))[:MOST_TOLD]
         fault = last_line(str(told["fault"])) if "fault" in told else ""
-        return Node(client_id, None if ceiling is None else parse_width(str(ceiling)[:40]), profile, fault)
+        return NodeStatus(
+            client_id, None if ceiling is None else parse_width(str(ceiling)[:40]), profile, fault
+        )
     except KeyError:
-        return Node(fault="it did not say what it is")
+        return NodeStatus(fault="it did not say what it is")
     except ValueError as error:
-        return Node(fault=f"ceiling: {error}")
+        return NodeStatus(fault=f"ceiling: {error}")
 
 
 def last_line(reason: str | None) -> str:
     """Return the end of an error, which may be a whole traceback."""
-    return ([line.strip() for line in (reason or "").splitlines() if line.strip()] or ["no reason given"])[-1][-300:]
+    return (
+        [line.strip() for line in (reason or "").splitlines() if line.strip()]
+        or ["no reason given"]
+    )[-1][-300:]
 
 
 def is_late(reply: Message | None) -> bool:

@@ -14,7 +14,7 @@ PROC = Path("/proc")
 
 
 @dataclass(frozen=True)
-class Process:
+class MarkedProcess:
     """A process that was started; with its start time (clock ticks since boot), as pids are used again."""
 
     name: str
@@ -31,7 +31,9 @@ class Process:
         return _start_time(self.pid) == self.start_time and _carries(self.pid, self.mark)
 
 
-def start(name: str, command: Iterable[str], port: int, *, log: Path, work: Path, env: Mapping[str, str]) -> Process:
+def start_process(
+    name: str, command: Iterable[str], port: int, *, log: Path, work: Path, env: Mapping[str, str]
+) -> MarkedProcess:
     """Start a command in a session of its own, in the folder `work`, its output in `log`; `env` holds the mark."""
     words = tuple(command)
     with log.open("ab") as file:
@@ -45,32 +47,44 @@ def start(name: str, command: Iterable[str], port: int, *, log: Path, work: Path
             start_new_session=True,  # Ctrl-C in the terminal must not reach it
         )
     while child.poll() is None and not _carries(child.pid, env[MARK]):
-        time.sleep(0.005)  # on a busy machine Popen returns before the system shows what the process was started with
-    return Process(name, child.pid, _start_time(child.pid) or 0, port, words, str(log), env[MARK])
+        time.sleep(
+            0.005
+        )  # on a busy machine Popen returns before the system shows what the process was started with
+    return MarkedProcess(
+        name, child.pid, _start_time(child.pid) or 0, port, words, str(log), env[MARK]
+    )
 
 
-def marked(mark: str) -> dict[int, int]:
+def find_marked(mark: str) -> dict[int, int]:
     """Return pid and start time of every living process with this mark, or with one below it, and their descendants.
 
     Below `a` are `a/b` and `a/c`: the mark of a fleet, and those of its processes.
     """
-    parents = {int(entry.name): _parent(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdigit()}
+    parents = {
+        int(entry.name): _parent(int(entry.name))
+        for entry in PROC.iterdir()
+        if entry.name.isdigit()
+    }
     found = {pid for pid in parents if _carries(pid, mark)}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
     return {pid: begun for pid in sorted(found) if (begun := _start_time(pid)) is not None}
 
 
-def end(mark: str, first: Iterable[Process] = (), *, patience: float = 5.0) -> int:
+def end_processes(mark: str, first: Iterable[MarkedProcess] = (), *, patience: float = 5.0) -> int:
     """End all processes with this mark, those of `first` before the rest; return how many there were.
 
     They are asked to end, and killed where they have not after `patience` seconds.
     """
-    family = marked(mark)  # kept: a child without the mark is known only as long as its parent lives
+    family = find_marked(
+        mark
+    )  # kept: a child without the mark is known only as long as its parent lives
     _ask({process.pid: process.start_time for process in first if process.alive}, patience)
-    family |= marked(mark)
+    family |= find_marked(mark)
     _ask(family, patience)
-    while rest := _living(family | marked(mark)):  # again until none is left: a process may start another meanwhile
+    while rest := _living(
+        family | find_marked(mark)
+    ):  # again until none is left: a process may start another meanwhile
         family |= rest
         _signal(rest, signal.SIGKILL)
         time.sleep(0.05)
@@ -79,7 +93,11 @@ def end(mark: str, first: Iterable[Process] = (), *, patience: float = 5.0) -> i
 
 def last_lines(log: Path, count: int = 20) -> str:
     """Return the end of a log, indented and without colours."""
-    lines = re.sub(r"\x1b\[[\d;]*m", "", log.read_text(errors="replace")).splitlines() if log.exists() else []
+    lines = (
+        re.sub(r"\x1b\[[\d;]*m", "", log.read_text(errors="replace")).splitlines()
+        if log.exists()
+        else []
+    )
     return "\n".join(f"  {line}" for line in lines[-count:]) or "  (the log is empty)"
 
 

@@ -9,18 +9,33 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fjord.core.errors import UserError
+from fjord.core.extras import install_hint
 from fjord.engines.flower.fleet import OFFLINE
-from fjord.extras import how_to_install
 
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 """Without these, Ray calls home and gives advice."""
 
 
-_Config = dict[str, int | float | str | bytes | bool | list[int] | list[float] | list[str] | list[bytes] | list[bool]]
+_Config = dict[
+    str,
+    int
+    | float
+    | str
+    | bytes
+    | bool
+    | list[int]
+    | list[float]
+    | list[str]
+    | list[bytes]
+    | list[bool],
+]
 """What Flower takes for Ray's settings."""
 
 
-def simulate(serve: Callable[[Grid], object], app: ClientApp, *, num_nodes: int, workers: int) -> None:
+def run_simulation(
+    serve: Callable[[Grid], object], app: ClientApp, *, num_nodes: int, workers: int
+) -> None:
     """Call `serve` with a Grid whose nodes run the app in worker processes; all of them are gone afterwards."""
     for name, value in (OFFLINE | QUIET).items():
         os.environ.setdefault(name, value)
@@ -28,18 +43,32 @@ def simulate(serve: Callable[[Grid], object], app: ClientApp, *, num_nodes: int,
         import ray
         from flwr.simulation import run_simulation
     except ImportError as error:
-        raise ValueError(f"--engine flower-sim: {error}; install it with: {how_to_install('flower')}") from None
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # what goes wrong is in the metrics, or raised
+        raise UserError(
+            f"--engine flower-sim: {error}; install it with: {install_hint('flower')}"
+        ) from None
+    logging.getLogger("flwr").setLevel(
+        logging.CRITICAL
+    )  # what goes wrong is in the metrics, or raised
     server = _Server(serve)
     resources: _Config = {"num_cpus": 1, "num_gpus": 0.0}
-    start: _Config = {"num_cpus": workers, "include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    start: _Config = {
+        "num_cpus": workers,
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+    }
     try:
-        run_simulation(server.app, app, num_nodes, backend_config={"client_resources": resources, "init_args": start})
+        run_simulation(
+            server.app,
+            app,
+            num_nodes,
+            backend_config={"client_resources": resources, "init_args": start},
+        )
     except BaseException as error:  # such as Ctrl-C, or Ray not starting
         server.stop()
         if not isinstance(error, Exception):
             raise
-        raise ValueError(f"--engine flower-sim: Ray failed: {_first_cause(error)}") from error
+        raise UserError(f"--engine flower-sim: Ray failed: {_first_cause(error)}") from error
     finally:
         ray.shutdown()
     if server.error:

@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from fjord.engines.flower.fleet import OFFLINE, script
+from fjord.core.errors import UserError
+from fjord.engines.flower.fleet import OFFLINE, script_path
 
 Value = str | float | bool
 DEFAULTS: Mapping[str, Value] = {
@@ -54,7 +55,7 @@ SIDE = """\
 
 from pathlib import Path
 
-from fjord.app import {side}_of
+from fjord.experiments.flower_app import {side}_of
 
 app = {side}_of(Path(__file__).with_name("sent"))
 """
@@ -74,7 +75,7 @@ def write_app(folder: Path, files: Mapping[str, Path] = MappingProxyType({})) ->
         shutil.copyfile(file, place)
 
 
-def submit(superlink: str, config: Mapping[str, Value], files: Mapping[str, Path]) -> str:
+def submit_run(superlink: str, config: Mapping[str, Value], files: Mapping[str, Path]) -> str:
     """Run the app on a SuperLink of FLWR_HOME's config.toml, showing its log; return how the run ended.
 
     The files of the recipe go with it: nodes run what the SuperLink sends in any case.
@@ -85,7 +86,7 @@ def submit(superlink: str, config: Mapping[str, Value], files: Mapping[str, Path
         (folder / "run.toml").write_text(_toml({**DEFAULTS, **config}))
         words = ["run", "app", superlink, "--stream", "--run-config", "run.toml"]
         process = subprocess.Popen(
-            [script("flwr"), *words],
+            [script_path("flwr"), *words],
             cwd=folder,
             env=_env(),
             stdout=subprocess.PIPE,
@@ -105,7 +106,7 @@ def submit(superlink: str, config: Mapping[str, Value], files: Mapping[str, Path
             process.terminate()
             process.wait()
         if not run_id:
-            raise ValueError(
+            raise UserError(
                 f"--superlink {superlink}: the run was not started; what flwr said stands above "
                 "(the SuperLink of `fjord fleet up` is known where FLWR_HOME is set as it says)"
             )
@@ -119,7 +120,12 @@ def _started(line: str) -> str | None:
 
 def _flwr(folder: Path, *words: str) -> str:
     return subprocess.run(
-        [script("flwr"), *words], cwd=folder, env=_env(), stdout=subprocess.PIPE, text=True, check=False
+        [script_path("flwr"), *words],
+        cwd=folder,
+        env=_env(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     ).stdout
 
 

@@ -1,1 +1,0 @@
-"""Training on one place with the data of all clients."""

@@ -1,0 +1,1 @@
+"""What every room uses: widths, named randomness, errors, units, files and memory."""

@@ -1,0 +1,34 @@
+"""Files that are written whole or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def draft_path(path: Path) -> Path:
+    """Return where a file is drafted: beside its place, hidden, one for each process."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Give a draft to write to; when the block ends well, it takes the place of `path` in one step.
+
+    The draft is flushed to disk first: after a power cut the name never stands for an empty file. If the block
+    raises, `path` stays as it was, and no draft is left.
+    """
+    draft = draft_path(path)
+    try:
+        yield draft
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with atomic_write(path) as draft:
+        draft.write_text(text)

@@ -1,0 +1,1 @@
+"""A trained model in use: latency, width control, width search and export."""

@@ -1,0 +1,1 @@
+"""Federated training: methods, allocation, aggregation, validation and the round loop (Algorithm 1)."""

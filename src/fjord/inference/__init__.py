@@ -1,1 +1,0 @@
-"""A trained model in use: latency at each width, a width that follows the load, and widths layer by layer."""

@@ -1,1 +1,0 @@
-"""What composes with any method: server optimizers, FedNova, SCAFFOLD (FedProx is a term of local training)."""

@@ -1,0 +1,1 @@
+"""Objectives, optimizers, training loops and scores, for one model on one machine."""

@@ -1,0 +1,134 @@
+"""Slices of a model: they compute what it does, train their own weights, and go back to their place."""
+
+import fed_oracles as fed
+import oracles
+import pytest
+import torch
+from fed_oracles import FIFTHS
+from holders import random_units
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import KINDS, few
+from torch.func import functional_call
+
+from fjord.core.width import Width
+from fjord.elastic.client_model import ClientModel, slice_index, take_tensors, units_below
+from fjord.elastic.plan import put_slice, take_slice
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ceiling", FIFTHS.widths, ids=str)
+def test_an_ordered_slice_computes_at_each_width_what_the_model_does(
+    kind: str, ceiling: Width
+) -> None:
+    _, model = fed.elastic(kind)
+    space = FIFTHS.upto(ceiling)
+    held = model.plan.ordered(ceiling)
+    piece = ClientModel(
+        model, held, space, take_tensors(model, slice_index(model, held, space.widths))
+    ).eval()
+    model.eval()
+    inputs = fed.tiny_data(kind, [3]).inputs[:3]
+    for width in space.widths:
+        assert oracles.close(piece.at(width)(inputs), model.cut(width)(inputs), 1e-12)
+        shapes = [tuple(t.shape) for t in piece.at(width).state_dict().values()]
+        assert shapes == [tuple(t.shape) for t in model.cut(width).state_dict().values()]
+
+
+@pytest.mark.parametrize("kind", ["dense", "counting", "cnn", "lstm", "shared norms"])
+@settings(max_examples=5, deadline=None)
+@given(ceiling=st.sampled_from(FIFTHS.widths), seed=st.integers(0, 10**6))
+def test_a_slice_of_random_units_equals_the_masked_model(
+    kind: str, ceiling: Width, seed: int
+) -> None:
+    norms, kind = ("shared", "batchnorm") if kind == "shared norms" else ("layers", kind)
+    net, model = fed.elastic(kind, norms=norms)
+    held = random_units(model, ceiling, seed)
+    piece = ClientModel(
+        model, held, FIFTHS, take_tensors(model, slice_index(model, held, FIFTHS.widths))
+    ).eval()
+    inputs = fed.tiny_data(kind, [3]).inputs[:3]
+    for width in FIFTHS.widths:
+        kept = {
+            f.name: torch.tensor([u for u in held[f.name].tolist() if u < -(-width * f.units // 1)])
+            for f in model.plan.families
+        }
+        mask = {name: m.double() for name, m in fed.unit_masks(net, model, kept).items()}
+        expected = oracles.masked_output(net.eval(), oracles.all_tensors(net), mask, (inputs,))
+        assert oracles.close(piece.at(width)(inputs), expected)
+
+
+@pytest.mark.parametrize("ceiling", ["2/5", "1"])
+def test_a_slice_of_random_units_has_the_norm_layers_of_its_widths(ceiling: str) -> None:
+    net, model = fed.elastic("batchnorm")
+    model.load_state_dict(
+        {
+            k: t.abs() + 0.5 if "var" in k else t
+            for k, t in fed.random_state(fed.snapshot(model), 3).items()
+        }
+    )
+    held, space = random_units(model, Width(ceiling), 4), FIFTHS.upto("3/5")
+    piece = ClientModel(
+        model, held, space, take_tensors(model, slice_index(model, held, space.widths))
+    ).eval()
+    inputs = fed.tiny_data("batchnorm", [3]).inputs[:3]
+    for width in space.widths:
+        kept = units_below(model.plan, held, width)
+        mask = {name: m.double() for name, m in fed.unit_masks(net, model, kept).items()}
+        weights = {}
+        for name, value in oracles.all_tensors(net).items():
+            stored = model.tensors.get(f"{name}@{width}")
+            if stored is None:
+                weights[name] = model.tensors[name].detach()
+                continue
+            whole = torch.ones_like(
+                value
+            )  # the stored layer has the first units only: the rest is masked anyway
+            whole[tuple(slice(n) for n in stored.shape)] = stored.detach()
+            weights[name] = whole
+        expected = oracles.masked_output(net.eval(), weights, mask, (inputs,))
+        assert oracles.close(piece.at(width)(inputs), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@few
+@given(ceiling=st.sampled_from(FIFTHS.widths), seed=st.integers(0, 10**6))
+def test_what_is_taken_is_the_held_elements_and_goes_back_to_its_place(
+    kind: str, ceiling: Width, seed: int
+) -> None:
+    net, model = fed.elastic(kind)
+    held, widths = random_units(model, ceiling, seed), FIFTHS.upto(ceiling).widths
+    where, mask = slice_index(model, held, widths), fed.holds(net, model, held, widths)
+    got = take_tensors(model, where)
+    before = fed.snapshot(model)
+    fed.assert_identical({k: t.detach() for k, t in got.items()}, fed.slice_of(before, mask))
+    for key, value in got.items():
+        marked = torch.zeros_like(before[key])
+        put_slice(marked, where[key], torch.ones_like(value, requires_grad=False).detach())
+        assert torch.equal(marked.bool(), mask[key])
+        assert torch.equal(take_slice(marked, where[key]), torch.ones_like(value))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(FIFTHS.widths), st.integers(0, 10**6))
+def test_training_a_slice_of_random_units_moves_its_own_weights_only(
+    width: Width, seed: int
+) -> None:
+    """And by the gradient of the masked full model."""
+    net, model = fed.elastic("dense")
+    held = random_units(model, Width(3, 5), seed)
+    where = slice_index(model, held, FIFTHS.widths)
+    piece = ClientModel(model, held, FIFTHS, take_tensors(model, where)).train()
+    data = fed.tiny_data("dense", [5])
+    torch.nn.functional.cross_entropy(piece.view(width).net(data.inputs), data.targets).backward()
+    mask = {
+        n: m.double()
+        for n, m in fed.unit_masks(net, model, units_below(model.plan, held, width)).items()
+    }
+    weights = {n: p.detach().clone().requires_grad_() for n, p in net.named_parameters()}
+    masked = {n: w * mask[n] for n, w in weights.items()}
+    torch.nn.functional.cross_entropy(
+        functional_call(net, masked, (data.inputs,)), data.targets
+    ).backward()
+    for name, part in piece.view(width).parts.items():
+        assert oracles.close(part.tensor.grad, fed.cut_out(weights[name].grad, mask[name].bool()))

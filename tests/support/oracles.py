@@ -1,0 +1,124 @@
+"""Slow, literal versions of what the library does, to test against."""
+
+import contextlib
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fjord.elastic.plan import UnitSelection, WidthPlan
+
+
+def all_tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def masks(model: nn.Module, plan: WidthPlan, kept: UnitSelection) -> dict[str, Tensor]:
+    """1 where a weight belongs to the submodel, 0 elsewhere: straight from the definition of a family."""
+    result = {
+        name: torch.ones(t.shape, dtype=torch.float64) for name, t in all_tensors(model).items()
+    }
+    for family in plan.families:
+        for unit in range(family.units):
+            if unit not in kept[family.name].tolist():
+                for (name, dim), rows in family.members.items():
+                    for index in rows[unit].tolist():
+                        result[name].select(dim, index).zero_()
+    return result
+
+
+def _normalise(x: Tensor, keep: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+    """Normalise over `dims`, counting only kept positions."""
+    count = keep.expand(x.shape).sum(dims, keepdim=True).clamp(min=1)
+    mean = (x * keep).sum(dims, keepdim=True) / count
+    variance = (((x - mean) * keep) ** 2).sum(dims, keepdim=True) / count
+    return (x - mean) / torch.sqrt(variance + eps)
+
+
+def _layer_norm(
+    x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Tensor:
+    keep = (weight != 0).to(x.dtype)
+    return (
+        _normalise(x, keep, tuple(range(x.dim() - len(shape), x.dim())), eps) * weight + bias * keep
+    )
+
+
+def _rms_norm(x: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
+    keep = (weight != 0).to(x.dtype)
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    square = (x * keep).square().sum(-1, keepdim=True) / keep.sum()
+    return x / torch.sqrt(square + eps) * weight
+
+
+def _group_norm(
+    x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Tensor:
+    keep = (weight != 0).to(x.dtype)
+    split = (x.shape[0], groups, -1, *x.shape[2:])
+    kept = keep.reshape(1, groups, -1, *[1] * (x.dim() - 2))
+    normal = _normalise(x.reshape(split), kept, tuple(range(2, x.dim() + 1)), eps).reshape(x.shape)
+    column = (1, -1, *[1] * (x.dim() - 2))
+    return normal * weight.reshape(column) + bias.reshape(column) * keep.reshape(column)
+
+
+@contextlib.contextmanager
+def norms_count_kept() -> Iterator[None]:
+    """A dropped unit has weight exactly 0 in a norm: leave it out of the averages."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with (
+            mock.patch.object(F, "layer_norm", _layer_norm),
+            mock.patch.object(F, "group_norm", _group_norm),
+            mock.patch.object(F, "rms_norm", _rms_norm),
+        ):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def masked_output(
+    model: nn.Module, weights: dict[str, Tensor], mask: dict[str, Tensor], inputs: tuple[Any, ...]
+) -> Any:
+    """Run the full model with every dropped unit masked."""
+    state = {name: w * mask[name] if w.is_floating_point() else w for name, w in weights.items()}
+    with norms_count_kept():
+        return functional_call(model, state, inputs)
+
+
+def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Give every tensor values that no wrong slice can hide behind."""
+    generator = torch.Generator().manual_seed(seed)
+    model = model.double()
+    with torch.no_grad():
+        for name, tensor in all_tensors(model).items():
+            if tensor.is_floating_point():
+                noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+                if name.endswith("running_var"):
+                    tensor.copy_(noise.abs() + 0.5)
+                elif tensor.dim() == 1:
+                    tensor.copy_(1 + 0.3 * noise)
+                else:
+                    tensor.copy_(noise / max(1, tensor[0].numel()) ** 0.5)
+    return model
+
+
+def first_units(width: Fraction, units: int) -> int:
+    """ceil(width * units), by counting."""
+    return next(k for k in range(1, units + 1) if k >= width * units)
+
+
+def close(a: Any, b: Any, tolerance: float = 1e-10) -> bool:
+    leaves_a, leaves_b = (torch.utils._pytree.tree_leaves(v) for v in (a, b))
+    pairs = [(x.detach(), y.detach()) for x, y in zip(leaves_a, leaves_b, strict=True)]
+    return all(
+        x.shape == y.shape
+        and float((x - y).abs().max()) <= tolerance * max(1, float(y.abs().max()))
+        for x, y in pairs
+    )

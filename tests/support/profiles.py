@@ -1,0 +1,42 @@
+"""Profiles made up for tests, with numbers that can be reckoned by hand; a small model; quick measurements."""
+
+from fractions import Fraction
+
+import pytest
+from torch import nn
+
+from fjord.core.width import uniform_widths
+from fjord.devices.profile import DeviceProfile, WidthCost
+from fjord.experiments.profiling import measure
+
+
+def cost(width, kd=False, *, step=1.0, setup=0.0, memory=1_000_000, size=1000, macs=100):
+    """The cost of full width, in proportion; memory too."""
+    share = float(Fraction(width))
+    return WidthCost(
+        width=Fraction(width),
+        kd=kd,
+        step_seconds=step * share,
+        setup_seconds=setup,
+        memory_bytes=round(memory * share),
+        bytes_down=round(size * share),
+        bytes_up=round(size * share),
+        macs_per_step=round(macs * share),
+    )
+
+
+def made(device="phone", kinds=(False,), batch_size=10, epochs=1, **numbers):
+    """A profile at widths 1/5 to 1."""
+    costs = tuple(cost(width, kd, **numbers) for kd in kinds for width in uniform_widths(5).widths)
+    return DeviceProfile(device, "net", "fjord", batch_size, epochs, 0, costs)
+
+
+def mlp(hidden=40, depth=2):
+    layers = [layer for _ in range(depth - 1) for layer in (nn.Linear(hidden, hidden), nn.ReLU())]
+    return nn.Sequential(nn.Linear(12, hidden), nn.ReLU(), *layers, nn.Linear(hidden, 3))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Time steps for a moment only."""
+    monkeypatch.setattr(measure, "SECONDS", 0.02)
