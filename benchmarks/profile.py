@@ -21,7 +21,7 @@ import fjord
 from fjord.core.width import Width
 from fjord.devices.budget import Budget
 from fjord.devices.profile import DeviceProfile, WidthCost
-from fjord.experiments.profiling.measure import gather_costs, only, received
+from fjord.experiments.profiling.measure import gather_examples, received_copy, single_client_data
 from fjord.experiments.profiling.memory import run_in_child
 from fjord.experiments.profiling.predict import workload_shape
 from fjord.experiments.profiling.profile import profile_federation
@@ -45,7 +45,7 @@ def federation_of(name: str) -> Federation:
     entry = find_model(name, shape)
     elastic = fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze)
     federation = federation_of_model(elastic, entry.inputs[0], None, batch_size, 1)
-    federation.data = only(gather_costs(federation.data, batch_size, examples), federation.data)
+    federation.data = single_client_data(gather_examples(federation.data, batch_size, examples), federation.data)
     return federation
 
 
@@ -64,7 +64,7 @@ def real_round(federation: Federation, ceiling: Width, kd: bool, seed: int) -> f
             federation.task_at(ceiling),
         )
         started = time.perf_counter()
-        trainer(received(task))
+        trainer(received_copy(task))
         return {"seconds": time.perf_counter() - started}
 
     return float(run_in_child(work)["seconds"])

@@ -23,7 +23,7 @@ import fjord
 from fjord.cli import app
 from fjord.core.width import parse_width
 from fjord.deploy.latency import time_networks
-from fjord.deploy.policy import LONGEST, WidthPolicy
+from fjord.deploy.policy import LONGEST_PATIENCE, WidthPolicy
 from fjord.training.evaluate import score_network
 
 WIDTHS = fjord.uniform_widths(5).widths
@@ -288,7 +288,7 @@ def test_a_step_up_that_fails_makes_the_next_one_wait_longer():
         last = state.width
     waits = [b - a for a, b in itertools.pairwise(changes) if b - a >= policy.window]
     assert waits[0] < waits[1] < waits[2], "each wait is longer than the one before"
-    assert max(waits) == LONGEST * policy.window
+    assert max(waits) == LONGEST_PATIENCE * policy.window
     assert missed / 6000 < 0.02
 
 

@@ -18,7 +18,7 @@ import fjord
 from fjord.core.width import uniform_widths
 from fjord.devices.budget import Budget
 from fjord.experiments.profiling import measure
-from fjord.experiments.profiling.measure import gather_costs, received
+from fjord.experiments.profiling.measure import gather_examples, received_copy
 from fjord.experiments.profiling.memory import ChildOutOfMemory, PeakMemory, run_in_child
 from fjord.experiments.profiling.predict import workload_shape
 from fjord.experiments.profiling.profile import profile_federation
@@ -110,7 +110,7 @@ def test_measured_memory_holds_at_least_slice_gradients_and_activations():
     )
     federation = federation_of_model(wide, inputs, uniform_widths(2), 512, 1)
     for width in profile.widths:
-        rows = gather_costs(federation.data, 512, 2 * 512)
+        rows = gather_examples(federation.data, 512, 2 * 512)
         shape = workload_shape(federation, width, self_distillation(), rows, {})
         assert (
             1 <= profile.cost(width).memory_bytes / shape.memory < 4
@@ -129,7 +129,7 @@ def measured_memory(federation, ceiling, objective) -> int:
 def with_examples(net, examples: int):
     """A federation of one client with so many examples of 40 kB."""
     federation = federation_of_model(net, torch.randn(2, 10_000), uniform_widths(2), 10, 1)
-    federation.data = measure.only(gather_costs(federation.data, 10, examples), federation.data)
+    federation.data = measure.single_client_data(gather_examples(federation.data, 10, examples), federation.data)
     return federation
 
 
@@ -239,7 +239,7 @@ def real_round(federation, ceiling) -> float:
     for _ in range(3):
         trainer = ClientTrainer(federation.model, federation.data, federation.training, 0)
         started = time.perf_counter()
-        trainer(received(federation.task_at(ceiling)))
+        trainer(received_copy(federation.task_at(ceiling)))
         best = min(best, time.perf_counter() - started)
     return best
 

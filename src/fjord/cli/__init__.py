@@ -15,23 +15,26 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-COMMANDS = (
-    *(
-        runs.run,
-        runs.report,
-        runs.show,
-        data.data,
-        models.inspect,
-        models.footprint,
-        models.cut,
-        exports.export,
-    ),
-    *(reproduce.reproduce, reproduce.results),
-    *(profile.profile, tiers.tiers, engines.app, inference.latency, search.search),
-)
-for command in COMMANDS:
-    app.command()(command)
-app.command(name="list")(runs.list_recipes)
+COMMANDS = {
+    "run": runs.run,
+    "report": runs.report,
+    "show": runs.show,
+    "data": data.data,
+    "inspect": models.inspect_model,
+    "footprint": models.print_footprint,
+    "cut": models.cut_file,
+    "export": exports.export_files,
+    "reproduce": reproduce.reproduce,
+    "results": reproduce.results,
+    "profile": profile.profile_device,
+    "tiers": tiers.group_fleet,
+    "app": engines.app,
+    "latency": inference.print_latency,
+    "search": search.search_submodel,
+    "list": runs.list_recipes,
+}
+for name, command in COMMANDS.items():
+    app.command(name=name)(command)
 app.add_typer(fleet.app, name="fleet")
 
 

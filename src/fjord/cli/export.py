@@ -26,7 +26,7 @@ from fjord.elastic.storage import parse_layer_widths
 out = Console(highlight=False)
 
 
-def export(
+def export_files(
     checkpoint: Annotated[
         Path, typer.Argument(help="A run folder, or a file of ElasticModel.save() or `fjord cut`.")
     ],

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fjord.cli.models import Freeze, Input, Model, RoundTo, elastic_of
+from fjord.cli.models import Freeze, Input, Model, RoundTo, build_elastic
 from fjord.cli.trained import RECIPE, open_trained
 from fjord.core.errors import UserError
 from fjord.core.width import parse_space
@@ -23,7 +23,7 @@ Data = Annotated[
 Threads = Annotated[int, typer.Option(help="How many threads a request may use.")]
 
 
-def latency(
+def print_latency(
     model: Model,
     data: Data = None,
     input: Input = None,
@@ -53,7 +53,7 @@ def latency(
     elif "/" in model:
         raise UserError(f"{model}: there is no such run folder or file")
     else:
-        elastic, entry = elastic_of(model, input, widths or "uniform-5", freeze, round_to)
+        elastic, entry = build_elastic(model, input, widths or "uniform-5", freeze, round_to)
         inputs = entry.inputs
     rows = measure_latencies(elastic, first_example(inputs), widths and parse_space(widths).widths)
     table = Table(

@@ -37,7 +37,7 @@ Freeze = Annotated[
 RoundTo = Annotated[int, typer.Option(help="Round channel counts up to a multiple.")]
 
 
-def elastic_of(
+def build_elastic(
     name: str, shape: str | None, widths: str, freeze: list[str] | None, round_to: int
 ) -> tuple[ElasticModel, CatalogEntry]:
     """Return a model by name as an elastic one, with its example inputs."""
@@ -48,7 +48,7 @@ def elastic_of(
     ), entry
 
 
-def inspect(
+def inspect_model(
     model: Model,
     input: Input = None,
     widths: Widths = "uniform-5",
@@ -61,11 +61,11 @@ def inspect(
         out.print(f"{model}: {info.model}, BatchNorm: {info.norms}", markup=False)
         out.print(describe_plan(info.plan, info.space), markup=False, end="", soft_wrap=True)
         return
-    elastic, _ = elastic_of(model, input, widths, freeze, round_to)
+    elastic, _ = build_elastic(model, input, widths, freeze, round_to)
     out.print(elastic.summary(), markup=False, end="", soft_wrap=True)
 
 
-def footprint(
+def print_footprint(
     model: Model,
     input: Input = None,
     widths: Widths = "uniform-5",
@@ -74,7 +74,7 @@ def footprint(
     batch: Annotated[int, typer.Option(help="Batch size for the training memory.")] = 1,
 ) -> None:
     """Print multiply-accumulates, parameters, bytes and training memory at each width."""
-    elastic, entry = elastic_of(model, input, widths, freeze, round_to)
+    elastic, entry = build_elastic(model, input, widths, freeze, round_to)
     table = Table(
         "width",
         "MACs",
@@ -96,7 +96,7 @@ def footprint(
     out.print(CONVENTION)
 
 
-def cut(
+def cut_file(
     file: Annotated[Path, typer.Argument(help="A file written by ElasticModel.save().")],
     width: Annotated[str, typer.Option(help="The width to cut, such as 2/5.")],
     output: Annotated[

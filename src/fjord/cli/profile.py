@@ -47,7 +47,7 @@ Bandwidth = Annotated[
 Examples = Annotated[str | None, typer.Option(help="How many examples a round trains on.")]
 
 
-def profile(
+def profile_device(
     model: Model,
     deadline: Deadline = None,
     memory: Memory = None,

@@ -28,7 +28,7 @@ out = Console(highlight=False)
 BATCH = 50
 
 
-def search(
+def search_submodel(
     checkpoint: Annotated[
         Path, typer.Argument(help="A run folder, or a file written by ElasticModel.save().")
     ],

@@ -17,7 +17,7 @@ from fjord.devices.profile import BudgetVerdict, DeviceProfile, read_profile
 out = Console(highlight=False)
 
 
-def tiers(
+def group_fleet(
     files: Annotated[
         list[Path], typer.Argument(help="Profiles (fjord profile --json), or tables (.csv, .json).")
     ],

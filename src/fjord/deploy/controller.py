@@ -17,7 +17,7 @@ from fjord.elastic.model import ElasticModel
 
 
 @dataclass(frozen=True)
-class ServedRequest:
+class ServedRequests:
     """What a controller has done so far."""
 
     requests: int
@@ -87,8 +87,8 @@ class WidthController:
                 self.state = self.policy.after(self.state, seconds)
 
     @property
-    def served(self) -> ServedRequest:
+    def served(self) -> ServedRequests:
         """What was done so far."""
         with self._lock:
             total = self._widths.total()
-            return ServedRequest(total, self._within / total if total else 1.0, dict(self._widths))
+            return ServedRequests(total, self._within / total if total else 1.0, dict(self._widths))

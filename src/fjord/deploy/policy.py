@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fjord.core.errors import UserError
 from fjord.core.width import Width
 
-LONGEST = 4
+LONGEST_PATIENCE = 4
 """How far patience grows, in windows: a step up that fails costs two misses, so that vain ones cost about one in 80."""
 
 
@@ -89,7 +89,7 @@ class WidthPolicy:
         if width == state.width:
             return state
         hasty = state.risen and state.since < state.patience * self.window
-        patience = min(LONGEST, 2 * state.patience) if hasty else state.patience
+        patience = min(LONGEST_PATIENCE, 2 * state.patience) if hasty else state.patience
         return replace(state, width=width, since=0, patience=patience, risen=False)
 
     def _widest(self, load: float, room: float) -> Width | None:

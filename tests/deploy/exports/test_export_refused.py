@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fjord
 from fjord.deploy.exports import formats
-from fjord.deploy.exports.trial import difference, random_inputs
+from fjord.deploy.exports.trial import largest_difference, random_inputs
 from fjord.models.catalog import find_model
 
 
@@ -52,8 +52,8 @@ def test_an_error_within_the_tolerance_passes(tmp_path, monkeypatch):
 def test_difference_is_absolute_up_to_one_and_relative_above(values, by):
     wanted = torch.tensor(values, dtype=torch.float64)
     expected = float((wanted + by - wanted).abs().max()) / max(1.0, max(map(abs, values)))
-    assert difference([wanted + by], [wanted]) == pytest.approx(expected)
-    assert difference([wanted[None]], [wanted]) == math.inf
+    assert largest_difference([wanted + by], [wanted]) == pytest.approx(expected)
+    assert largest_difference([wanted[None]], [wanted]) == math.inf
 
 
 def test_random_tokens_are_ones_the_model_knows():

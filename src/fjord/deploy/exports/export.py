@@ -16,7 +16,7 @@ from fjord.core.threads import one_thread
 from fjord.core.width import Width, Widths, WidthSpace
 from fjord.deploy.exports.formats import find_format
 from fjord.deploy.exports.plain import fixed_inputs
-from fjord.deploy.exports.step import check_steps, is_recurrent
+from fjord.deploy.exports.step import check_steps, recurrent_layers
 from fjord.deploy.exports.traced import first_line, quiet_logs
 from fjord.deploy.exports.trial import TOLERANCE, ExportTrial, accepts_batches, measure_latency
 from fjord.elastic.batchnorm import batchnorm_tensors
@@ -116,9 +116,9 @@ def export_network(
     form = find_format(order.to)
     check_target_free(order.path, order.force)
     trial = _trial(
-        net.eval(), template, inputs, order.step or (form.unrolls and bool(is_recurrent(net)))
+        net.eval(), template, inputs, order.step or (form.unrolls and bool(recurrent_layers(net)))
     )
-    macs = macs_of(net, trial), macs_of(template, trial)
+    macs = example_macs(net, trial), example_macs(template, trial)
     facts = {
         "format": 1,
         "fjord": version("fjord-fl"),
@@ -152,7 +152,7 @@ def _trial(net: nn.Module, template: nn.Module, inputs: tuple[Any, ...], step: b
     return ExportTrial(net, template, inputs, step or accepts_batches(net, template, inputs), step)
 
 
-def macs_of(net: nn.Module, trial: ExportTrial) -> int:
+def example_macs(net: nn.Module, trial: ExportTrial) -> int:
     """Return the multiply-accumulates of one example, or of a whole call where the inputs have no axis of examples."""
     inputs = resize_batch(trial.inputs, 1, trial.axis) if trial.batched else trial.inputs
     return count_macs(

@@ -79,7 +79,7 @@ def flat_tensors(inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
     return tuple(leaf.clone() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
 
 
-def check_whole(net: nn.Module, inputs: tuple[Any, ...], open_batch: bool) -> PlainNetwork:
+def whole_network(net: nn.Module, inputs: tuple[Any, ...], open_batch: bool) -> PlainNetwork:
     """Return a network that takes all of its inputs at once."""
     module, example = FlatNetwork(net, inputs).eval(), flat_tensors(inputs)
     with torch.no_grad():

@@ -21,7 +21,7 @@ NOTE = "one time step a call: states in, states out; begin with zeros"
 LEAST_STEPS = 4
 
 
-def is_recurrent(net: nn.Module) -> list[nn.RNNBase]:
+def recurrent_layers(net: nn.Module) -> list[nn.RNNBase]:
     """Return the recurrent layers of a network."""
     return [module for module in net.modules() if isinstance(module, nn.RNNBase)]
 
@@ -36,7 +36,7 @@ class SingleStep(nn.Module):
     def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         """Return the output of one step and the states after it."""
         given, after = iter(states), list[Tensor]()
-        hooks = [hook for layer in is_recurrent(self) for hook in _threaded(layer, given, after)]
+        hooks = [hook for layer in recurrent_layers(self) for hook in _threaded(layer, given, after)]
         try:
             output = self.flat(x)
         finally:
@@ -98,7 +98,7 @@ def _sized(state: Tensor, batch: int) -> Tensor:
 
 def time_axis(net: nn.Module) -> int:
     """Return the axis of time of a recurrent network's input."""
-    return 1 if is_recurrent(net)[0].batch_first else 0
+    return 1 if recurrent_layers(net)[0].batch_first else 0
 
 
 def lengthen_sequence(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -111,7 +111,7 @@ def lengthen_sequence(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...
 
 def check_steps(net: nn.Module, inputs: tuple[Any, ...]) -> None:
     """Refuse a network that cannot be run step by step."""
-    layers, tensors = is_recurrent(net), flat_tensors(inputs)
+    layers, tensors = recurrent_layers(net), flat_tensors(inputs)
     if not layers or len(tensors) != 1 or tensors[0].dim() < 2:
         raise UserError(
             "a step needs recurrent layers (nn.LSTM, nn.GRU, nn.RNN) and one input with an axis of time"
@@ -125,9 +125,9 @@ def check_steps(net: nn.Module, inputs: tuple[Any, ...]) -> None:
         )
 
 
-def one_step(net: nn.Module, inputs: tuple[Any, ...], open_batch: bool) -> PlainNetwork:
+def step_network(net: nn.Module, inputs: tuple[Any, ...], open_batch: bool) -> PlainNetwork:
     """Return a network of one time step."""
-    layers, axis = is_recurrent(net), time_axis(net)
+    layers, axis = recurrent_layers(net), time_axis(net)
     x = flat_tensors(inputs)[0].narrow(axis, 0, 1).contiguous()
     states = tuple(state for layer in layers for state in _zeros(layer, x.shape[1 - axis]))
     axes = (1 - axis, *(1 for _ in states)) if open_batch else (None,) * (1 + len(states))

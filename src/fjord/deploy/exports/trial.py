@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from fjord.core.errors import UserError
-from fjord.deploy.exports.plain import PlainNetwork, RunFile, check_whole
-from fjord.deploy.exports.step import SteppedNetwork, lengthen_sequence, one_step, time_axis
+from fjord.deploy.exports.plain import PlainNetwork, RunFile, whole_network
+from fjord.deploy.exports.step import SteppedNetwork, lengthen_sequence, step_network, time_axis
 from fjord.elastic.trace.probe import probe_forward, resize_batch
 
 TOLERANCE = 1e-4
@@ -44,7 +44,7 @@ def random_inputs(
     return drawn
 
 
-def difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+def largest_difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     """Return the largest difference, over the largest number wanted where that is above 1."""
     if [t.shape for t in found] != [t.shape for t in wanted]:
         return math.inf
@@ -59,9 +59,9 @@ def accepts_batches(net: nn.Module, template: nn.Module, inputs: tuple[Any, ...]
         return False
     two = random_inputs(template, inputs, 2, seed=0)
     second = pytree.tree_map_only(Tensor, lambda t: t[1:] if t.dim() else t, two)
-    together, alone = (check_whole(net, given, False) for given in (two, second))
+    together, alone = (whole_network(net, given, False) for given in (two, second))
     return (
-        difference(alone(alone.example), [t[1:] for t in together(together.example)]) <= TOLERANCE
+        largest_difference(alone(alone.example), [t[1:] for t in together(together.example)]) <= TOLERANCE
     )
 
 
@@ -96,7 +96,7 @@ class ExportTrial:
     def plain(self) -> PlainNetwork:
         """Return what is to be written; its example inputs are random, so that none of the user's data is kept."""
         inputs = self._inputs(2, seed=0)
-        return (one_step if self.step else check_whole)(self.net, inputs, self.batched)
+        return (step_network if self.step else whole_network)(self.net, inputs, self.batched)
 
     def worst(self, run: RunFile, written: PlainNetwork) -> float:
         """Return the largest difference between a written file and its source."""
@@ -108,14 +108,14 @@ class ExportTrial:
 
     def _difference(self, run: RunFile, written: PlainNetwork, batch: int) -> float:
         inputs = self._inputs(batch, seed=batch)
-        source = check_whole(self.net, inputs, False)
+        source = whole_network(self.net, inputs, False)
         wanted = source(source.example)
         if not all(bool(t.isfinite().all()) for t in wanted):
             raise UserError(
                 "the source model gives numbers that are not finite; nothing can be checked against it"
             )
         runner = SteppedNetwork.of(run, written, self.net) if self.step else run
-        return difference(runner(source.example), wanted)
+        return largest_difference(runner(source.example), wanted)
 
     def _inputs(self, batch: int, seed: int) -> tuple[Any, ...]:
         inputs = lengthen_sequence(self.net, self.inputs) if self.step else self.inputs

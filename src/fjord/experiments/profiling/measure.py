@@ -57,7 +57,7 @@ class TrainingBench:
     def _in_thread(self, ceiling: Width) -> Plain:
         torch.set_num_threads(1)  # each thread has its own number
         peak = PeakMemory()
-        task = received(self.federation.task_at(ceiling))
+        task = received_copy(self.federation.task_at(ceiling))
         client = _Client(self, task)
         total, first = client.run(1)
         _, steps = client.run(ROUNDS[0])
@@ -85,7 +85,7 @@ class _Client:
         self.task, self.clock = task, _Clock(bench.objective, task.space.widths)
         self.batches = max(1, len(bench.examples[0]) // bench.federation.training.batch_size)
         self.how = replace(bench.federation.training, objective=self.clock)
-        data = only(bench.examples, bench.federation.data)
+        data = single_client_data(bench.examples, bench.federation.data)
         self.trainer = ClientTrainer(bench.federation.model, data, self.how, bench.federation.seed)
 
     def run(self, rounds: int) -> tuple[float, dict[Width, float]]:
@@ -122,19 +122,19 @@ class _Clock:
         return {width: fmean(spans[i :: len(self.widths)]) for i, width in enumerate(self.widths)}
 
 
-def received(task: Assignment) -> Assignment:
+def received_copy(task: Assignment) -> Assignment:
     """Return a task whose tensors are its own, as a device has received them."""
     return replace(task, tensors={key: tensor.clone() for key, tensor in task.tensors.items()})
 
 
-def only(examples: Batch, data: FederatedData) -> FederatedData:
+def single_client_data(examples: Batch, data: FederatedData) -> FederatedData:
     """Return data with one client that has these examples, each time in memory of its own."""
     return GeneratedData(
         1, lambda _: (examples[0].clone(), examples[1].clone()), data.test, prepare=data.prepare
     )
 
 
-def gather_costs(data: FederatedData, batch_size: int, count: int) -> Batch:
+def gather_examples(data: FederatedData, batch_size: int, count: int) -> Batch:
     """Return about `count` examples in whole batches, of the first clients, taken again if there are too few."""
     found, clients = list[Batch](), iter(range(data.num_clients))
     with torch.random.fork_rng(devices=[]):

@@ -12,7 +12,7 @@ from fjord.core.width import Width, WidthLike, WidthSpace, parse_width
 from fjord.devices.profile import DeviceProfile, Source, WidthCost
 from fjord.elastic.model import ElasticModel
 from fjord.experiments.experiment import Experiment
-from fjord.experiments.profiling.measure import StepMeasurement, TrainingBench, gather_costs
+from fjord.experiments.profiling.measure import StepMeasurement, TrainingBench, gather_examples
 from fjord.experiments.profiling.memory import ChildOutOfMemory
 from fjord.experiments.profiling.predict import (
     Seen,
@@ -82,7 +82,7 @@ def profile_federation(
         widths if measure is None else tuple(sorted({_one_of(widths, width) for width in measure}))
     )
     how = federation.training
-    rows = gather_costs(federation.data, how.batch_size, examples or how.batch_size * len(widths))
+    rows = gather_examples(federation.data, how.batch_size, examples or how.batch_size * len(widths))
     costs: list[WidthCost] = []
     process, seen = 0, Seen()
     for kind, objective in _objectives(federation, kd).items():
