@@ -1,6 +1,7 @@
 """The command line."""
 
 import sys
+from collections.abc import Callable
 
 import typer
 from rich.console import Console
@@ -15,7 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-COMMANDS = {
+COMMANDS: dict[str, Callable[..., None]] = {
     "run": runs.run,
     "report": runs.report,
     "show": runs.show,
