@@ -7,7 +7,7 @@ from fjord.elastic.model import ElasticModel
 from fjord.engines.flower.codec import encode_task, encode_update
 from fjord.engines.flower.engine import RunSpec
 from fjord.engines.flower.grid import content_bytes
-from fjord.models.catalog import PAPER
+from fjord.models.catalog import PAPER_MODELS
 from fjord.training.local import Assignment, ClientUpdate
 
 RECIPES = {"resnet18": "cifar10", "cnn": "femnist", "rnn": "shakespeare"}
@@ -15,7 +15,7 @@ RECIPES = {"resnet18": "cifar10", "cnn": "femnist", "rnn": "shakespeare"}
 
 def sizes(model: ElasticModel, recipe: str, width: Width) -> tuple[int, int, int]:
     """Return the bytes of the weights, and of the messages to and from a client with this ceiling."""
-    space = model.space.upto(width)
+    space = model.space.up_to(width)
     held = model.plan.ordered(width)
     tensors = take_tensors(model, slice_index(model, held, space.widths))
     counts = dict.fromkeys(space.widths, 100)
@@ -34,7 +34,7 @@ def main() -> None:
         "| model | width | weights, bytes | to the client | back | share of the full model |\n|---|---|---|---|---|---|"
     )
     for name, recipe in RECIPES.items():
-        entry = PAPER[name]()
+        entry = PAPER_MODELS[name]()
         model = elasticize(
             entry.model, *entry.inputs, widths=uniform_widths(5), freeze=entry.freeze
         )

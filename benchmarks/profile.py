@@ -86,7 +86,7 @@ def predictions(name: str, federation: Federation, measured: DeviceProfile) -> N
         title=title,
     )
     rows = federation.data.examples(0)
-    for kd in measured.kinds:
+    for kd in measured.kd_kinds:
         low, high = (predicted.cost(width, kd) for width in ends)
         for width in federation.space.widths[1:-1]:
             real, guess = measured.cost(width, kd), predicted.cost(width, kd)
@@ -126,8 +126,8 @@ class Turn:
         profile = profile_federation(federation, examples=budget.examples)
         said = {
             (v.cost.width, kd): v.seconds
-            for kd in profile.kinds
-            for v in profile.verdicts(budget, kd)
+            for kd in profile.kd_kinds
+            for v in profile.check_budget(budget, kd)
         }
         return cls(
             profile,
@@ -138,7 +138,7 @@ class Turn:
     def right(self, width: Width, wider: Width, kd: bool | None, budget: Budget) -> bool:
         """Say whether a deadline midway picks the narrower width, which really meets it, as the wider does not."""
         deadline = (self.said[width, kd] + self.said[wider, kd]) / 2
-        picked = self.profile.widest(replace(budget, deadline=deadline), kd)
+        picked = self.profile.widest_fit(replace(budget, deadline=deadline), kd)
         return picked == width and self.real[width, kd] <= deadline < self.real[wider, kd]
 
 
@@ -153,7 +153,7 @@ def rounds(name: str, turns: list[Turn], budget: Budget) -> None:
         )
         ratio = median(t.real[width, kd] / t.said[width, kd] for t in turns)
         table.add_row(str(width), WORDS[bool(kd)], f"{said:.3f}", f"{real:.3f}", f"{ratio:.2f}")
-    for kd in first.profile.kinds:
+    for kd in first.profile.kd_kinds:
         for width, wider in pairwise(width for width, kind in first.said if kind == kd):
             right = sum(turn.right(width, wider, kd, budget) for turn in turns)
             picks.add_row(str(width), str(wider), WORDS[bool(kd)], f"{right} of {len(turns)}")

@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.table import Column, Table
 
 from fjord.core.errors import UserError
-from fjord.data.sources import library
+from fjord.data.sources import import_library
 from reproduction.curves import RunJob
 from reproduction.figures import FIGURES, PaperFigure, all_jobs, demand_tasks, find_figures
 from reproduction.folders import rows_done, state
@@ -117,7 +117,7 @@ def _work(jobs: list[RunJob], runs: Path, workers: int) -> dict[str, str]:
     out.print(f"{len(jobs)} runs in {runs}: {counts}", markup=False, soft_wrap=True)
     left = len(jobs) - states.count("finished")
     if left and any(job.recipe != "theorem1" for job in jobs):
-        library("datasets")  # said once, not by each run
+        import_library("datasets")  # said once, not by each run
     watcher = Progressing(runs, left)
     work = RunQueue(runs, jobs, workers, watcher)
     try:

@@ -7,7 +7,7 @@ from typing import Any
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.footprint import measure_footprints
 from fjord.experiments.runs import RunFolder
-from fjord.models.catalog import PAPER
+from fjord.models.catalog import PAPER_MODELS
 from fjord.report.numbers import seed_stat
 from reproduction.compare import FAILS, HOLDS, PARTLY
 from reproduction.figures import PaperFigure
@@ -26,8 +26,8 @@ def count_table1b(runs: Path) -> RunFolder:
     if folder.metrics():
         return folder
     if not (folder.path / "config.json").exists():
-        RunFolder.create(folder.path, {"recipe": "table1b", "models": list(PAPER)})
-    for name, make in PAPER.items():
+        RunFolder.create(folder.path, {"recipe": "table1b", "models": list(PAPER_MODELS)})
+    for name, make in PAPER_MODELS.items():
         entry = make()
         rows = measure_footprints(
             elasticize(entry.model, entry.inputs, freeze=entry.freeze), entry.inputs

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import uniform_widths
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
@@ -99,7 +99,7 @@ def steps(setting: Theorem1) -> Iterator[tuple[int, list[float]]]:
     model = elasticize(net, torch.zeros(2, setting.size), widths=uniform_widths(setting.size))
     optimizer = SlicedOptimizer(model, partial(torch.optim.SGD, lr=setting.lr))
     widths, points = (
-        random.Random(derive(setting.seed, "width")),
+        random.Random(derive_seed(setting.seed, "width")),
         _generator(setting.seed, "points"),
     )
     objective = ordered_dropout(squared_error)
@@ -134,4 +134,4 @@ def run(setting: Theorem1, folder: Path, *, resume: bool = False) -> RunFolder:
 
 
 def _generator(seed: int, name: str) -> torch.Generator:
-    return torch.Generator().manual_seed(derive(seed, "theorem1", name))
+    return torch.Generator().manual_seed(derive_seed(seed, "theorem1", name))

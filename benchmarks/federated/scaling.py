@@ -92,7 +92,7 @@ def few(seed: int, num_clients: int) -> GeneratedData:
     """Return writers of 20 examples, made anew whenever they take part; the test set is that of 100 writers."""
     test = synthetic_writers(seed, 100, examples=1).test
     return GeneratedData(
-        num_clients, lambda c: draw_writer(seed, c, 20, "train", 0.5), test, remembered=1
+        num_clients, lambda c: draw_writer(seed, c, 20, "train", 0.5), test, cache_size=1
     )
 
 

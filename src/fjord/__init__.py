@@ -4,8 +4,8 @@ from importlib.metadata import version
 
 from fjord.core.errors import UserError
 from fjord.core.width import WidthSpace, uniform_widths
-from fjord.data.federated import FederatedData, GeneratedData, partition
-from fjord.data.own import federate
+from fjord.data.federated import FederatedData, GeneratedData, partition_tensors
+from fjord.data.from_dataset import partition_dataset
 from fjord.deploy.controller import WidthController
 from fjord.deploy.exports.export import export_model
 from fjord.deploy.latency import measure_latencies
@@ -46,13 +46,13 @@ __all__ = [
     "elasticize",
     "evaluate",
     "export_model",
-    "federate",
+    "partition_dataset",
     "fit",
     "load_model",
     "measure_footprints",
     "measure_latencies",
     "ordered_dropout",
-    "partition",
+    "partition_tensors",
     "profile_training",
     "recalibrate",
     "run_experiment",

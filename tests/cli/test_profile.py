@@ -203,9 +203,9 @@ def test_a_fleet_passes_its_budget_on():
     pytest.importorskip("flwr")
     from fjord.engines.flower.commands import node_configs
 
-    (config,) = node_configs(1, bind=True, budget=Budget.words("deadline=60s examples=500"))
+    (config,) = node_configs(1, bind=True, budget=Budget.split_limits("deadline=60s examples=500"))
     assert config == 'partition-id=0 num-partitions=1 client-id=0 deadline="60s" examples="500"'
     with pytest.raises(ValueError, match="--budget deadline soon: is not a number"):
-        Budget.words("deadline=soon")
+        Budget.split_limits("deadline=soon")
     with pytest.raises(ValueError, match="--budget 60s: write it as limit=value"):
-        Budget.words("60s")
+        Budget.split_limits("60s")

@@ -13,7 +13,7 @@ from commands import call
 from torch import nn
 
 import fjord
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import parse_width
 from fjord.data.writers import synthetic_writers
 from fjord.devices.tiers import VaryingDevices, uniform_tiers
@@ -90,7 +90,7 @@ def test_a_recipe_of_one_s_own_runs_into_a_folder_with_all_that_is_promised(
     )
     data = find_recipe("mine.py")().data
     with torch.random.fork_rng():
-        torch.manual_seed(derive(0, "data"))
+        torch.manual_seed(derive_seed(0, "data"))
         test = data(0).test
     again = fjord.evaluate(model, [(test.inputs, test.targets)])
     assert again[parse_width("1")].accuracy == pytest.approx(final)

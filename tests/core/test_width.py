@@ -56,7 +56,7 @@ def test_a_float_is_refused_because_it_is_not_exact(bad):
 def test_conditioning_is_renormalising(k, seed):
     space = uniform_widths(k)
     ceiling = space.widths[seed % k]
-    conditioned = space.upto(ceiling)
+    conditioned = space.up_to(ceiling)
     assert conditioned.widths == tuple(w for w in space.widths if w <= ceiling)
     assert set(conditioned.probabilities) == {Fraction(1, len(conditioned.widths))}
     assert conditioned.sample(random.Random(seed)) in conditioned.widths
@@ -68,7 +68,7 @@ def test_given_probabilities_are_followed():
     drawn = [space.sample(rng) for _ in range(8000)]
     assert abs(drawn.count(Fraction(1, 4)) / 8000 - 0.5) < 0.02
     assert abs(drawn.count(Fraction(1)) / 8000 - 0.25) < 0.02
-    assert space.upto("1/2").probabilities == (Fraction(2, 3), Fraction(1, 3))
+    assert space.up_to("1/2").probabilities == (Fraction(2, 3), Fraction(1, 3))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_given_probabilities_are_followed():
             "rising order",
         ),
         (lambda: uniform_widths(0), "k must be a whole number of at least 1"),
-        (lambda: uniform_widths(5).upto("1/10"), "ceiling 1/10 is below the smallest width 1/5"),
+        (lambda: uniform_widths(5).up_to("1/10"), "ceiling 1/10 is below the smallest width 1/5"),
     ],
 )
 def test_bad_spaces_are_refused(make, says):

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fjord.data.federated import GeneratedData, TestSet, partition
-from fjord.data.own import federate
+from fjord.data.federated import GeneratedData, TestSet, partition_tensors
+from fjord.data.from_dataset import partition_dataset
 from fjord.data.writers import NUM_CLASSES, draw_character, draw_writer, synthetic_writers
 
 few = settings(max_examples=30, deadline=None)
@@ -29,7 +29,7 @@ def batch(count: int, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     )
 )
 def test_a_partition_gives_every_client_its_own_examples_in_order(clients: list[int]) -> None:
-    data = partition(batch(len(clients)), torch.tensor(clients), batch(3))
+    data = partition_tensors(batch(len(clients)), torch.tensor(clients), batch(3))
     assert data.num_clients == max(clients) + 1
     for client in range(data.num_clients):
         inputs, targets = data.examples(client)
@@ -40,7 +40,9 @@ def test_a_partition_gives_every_client_its_own_examples_in_order(clients: list[
 
 
 def test_a_partition_knows_whose_test_examples_are() -> None:
-    data = partition(batch(4), torch.tensor([0, 1, 1, 0]), batch(3), torch.tensor([1, 0, 1]))
+    data = partition_tensors(
+        batch(4), torch.tensor([0, 1, 1, 0]), batch(3), torch.tensor([1, 0, 1])
+    )
     assert data.test.owners.tolist() == [1, 0, 1]
     assert data.test.targets.tolist() == [0, 1, 2]
 
@@ -58,22 +60,22 @@ def test_a_partition_knows_whose_test_examples_are() -> None:
 )
 def test_client_numbers_that_do_not_fit_are_refused_in_words(clients: list, named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        partition(batch(4), torch.tensor(clients), batch(3))
+        partition_tensors(batch(4), torch.tensor(clients), batch(3))
 
 
 def test_inputs_and_targets_must_go_together() -> None:
     with pytest.raises(ValueError, match="4 inputs, 3 targets"):
-        partition((batch(4)[0], batch(3)[1]), torch.tensor([0, 0, 1, 1]), batch(3))
+        partition_tensors((batch(4)[0], batch(3)[1]), torch.tensor([0, 0, 1, 1]), batch(3))
 
 
 def test_no_examples_at_all_are_refused() -> None:
     with pytest.raises(ValueError, match="client 0 has no examples"):
-        partition(batch(0), torch.zeros(0, dtype=torch.int64), batch(3))
+        partition_tensors(batch(0), torch.zeros(0, dtype=torch.int64), batch(3))
 
 
 def test_a_test_set_must_fit_together_and_hold_something() -> None:
     with pytest.raises(ValueError, match="3 inputs, 3 targets and 2 owners"):
-        partition(batch(2), torch.tensor([0, 1]), batch(3), torch.tensor([0, 1]))
+        partition_tensors(batch(2), torch.tensor([0, 1]), batch(3), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="no example"):
         TestSet(torch.zeros(0, 2), torch.zeros(0), torch.zeros(0))
 
@@ -82,7 +84,9 @@ def test_a_test_set_must_fit_together_and_hold_something() -> None:
 def test_a_test_example_of_a_client_that_does_not_exist_is_refused_at_the_door(owner: int) -> None:
     """Or else the run fails at its very end, when clients are scored."""
     with pytest.raises(ValueError, match=str(owner)):
-        partition(batch(4), torch.tensor([0, 1, 1, 0]), batch(3), torch.tensor([0, owner, 1]))
+        partition_tensors(
+            batch(4), torch.tensor([0, 1, 1, 0]), batch(3), torch.tensor([0, owner, 1])
+        )
 
 
 # ----------------------------------------------------------------------------------------- made on demand
@@ -95,7 +99,7 @@ def test_generated_clients_are_made_when_asked_for_and_the_latest_remembered() -
         made.append(client)
         return batch(2, client)
 
-    data = GeneratedData(10**9, make, TestSet(*batch(1), torch.tensor([-1])), remembered=2)
+    data = GeneratedData(10**9, make, TestSet(*batch(1), torch.tensor([-1])), cache_size=2)
     assert made == []
     assert data.num_clients == 10**9
     assert data.examples(7)[1].tolist() == [7, 8]
@@ -240,7 +244,7 @@ def doubled(inputs: torch.Tensor, generator: torch.Generator | None) -> torch.Te
 
 def test_bytes_are_stored_and_whole_numbers_seen() -> None:
     stored = torch.arange(4, dtype=torch.uint8)
-    data = partition(
+    data = partition_tensors(
         (stored[:, None], stored),
         torch.tensor([0, 1, 1, 0]),
         (stored[:, None], stored),
@@ -250,7 +254,7 @@ def test_bytes_are_stored_and_whole_numbers_seen() -> None:
     assert (inputs.dtype, targets.dtype, targets.tolist()) == (torch.uint8, torch.int64, [0, 3])
     seen, wanted = data.test.batch(1, 3)
     assert (seen.tolist(), wanted.dtype, wanted.tolist()) == ([[2.0], [4.0]], torch.int64, [1, 2])
-    assert [t.tolist() for t in data.union()] == [stored[:, None].tolist(), stored.tolist()]
+    assert [t.tolist() for t in data.all_examples()] == [stored[:, None].tolist(), stored.tolist()]
 
 
 # ------------------------------------------------------------------------------------------ any torch dataset
@@ -272,7 +276,7 @@ class Squares(torch.utils.data.Dataset):
 def test_every_example_of_a_dataset_is_its_clients_or_held_out_from_it(
     names: list, seed: int
 ) -> None:
-    data = federate(Squares(), names, seed=seed)
+    data = partition_dataset(Squares(), names, seed=seed)
     order = list(dict.fromkeys(names))
     assert data.num_clients == len(order)
     seen = []
@@ -288,7 +292,7 @@ def test_every_example_of_a_dataset_is_its_clients_or_held_out_from_it(
 
 
 def test_a_test_dataset_of_its_own_is_taken_whole() -> None:
-    data = federate(Squares(), torch.arange(30) % 3, test=Squares(), prepare=doubled)
+    data = partition_dataset(Squares(), torch.arange(30) % 3, test=Squares(), prepare=doubled)
     assert [len(data.examples(i)[0]) for i in range(3)] == [10, 10, 10]
     assert data.test.batch(29, 30)[0].unique().tolist() == [58.0]
     assert set(data.test.owners.tolist()) == {-1}
@@ -319,7 +323,7 @@ def test_a_dataset_that_does_not_fit_is_refused_in_words(
     dataset: object, clients: list, options: dict, named: str
 ):
     def all_read() -> None:
-        data = federate(dataset, clients, **options)
+        data = partition_dataset(dataset, clients, **options)
         for client in reversed(range(data.num_clients)):
             data.examples(client)
 
@@ -332,7 +336,7 @@ def test_a_dataset_that_does_not_fit_is_refused_in_words(
 )
 def test_clients_that_cannot_be_told_apart_are_refused_in_words(clients: object) -> None:
     with pytest.raises(ValueError, match="clients: "):
-        federate(Squares(), clients)
+        partition_dataset(Squares(), clients)
 
 
 class Restless(Squares):
@@ -346,8 +350,8 @@ class Restless(Squares):
 def test_a_client_is_read_the_same_way_whoever_was_read_before() -> None:
     def read(client: int) -> torch.Tensor:
         torch.manual_seed(client)
-        return federate(
-            Restless(), [i % 5 for i in range(30)], test=Squares(), remembered=0
+        return partition_dataset(
+            Restless(), [i % 5 for i in range(30)], test=Squares(), cache_size=0
         ).examples(client)[0]
 
     first = [read(client) for client in range(5)]
@@ -355,5 +359,5 @@ def test_a_client_is_read_the_same_way_whoever_was_read_before() -> None:
     again = [read(client) for client in reversed(range(5))]
     assert random.getstate() == state
     assert all(torch.equal(a, b) for a, b in zip(first, reversed(again), strict=True))
-    inputs, targets = federate(Restless(), [0] * 30, test=Squares()).examples(0)
+    inputs, targets = partition_dataset(Restless(), [0] * 30, test=Squares()).examples(0)
     assert (inputs.requires_grad, targets.dtype) == (False, torch.int64)

@@ -39,7 +39,7 @@ def test_cifar10_is_the_source_in_100_clients_of_500(decoded: Path) -> None:
     assert [len(rows) for rows in data.rows] == [500] * 100
     assert sorted(torch.cat(data.rows).tolist()) == list(range(50_000))
     for split, (inputs, targets) in {
-        "train": data.union(),
+        "train": data.all_examples(),
         "test": (data.test.inputs, data.test.targets),
     }.items():
         assert targets.tolist() == column("cifar10", split, "label")
@@ -86,7 +86,7 @@ def test_emnist_is_the_source_in_3400_unequal_clients(decoded: Path) -> None:
     assert sorted(torch.cat(data.rows).tolist()) == list(range(171_319))
     assert min(len(rows) for rows in data.rows) >= 1
     for split, (inputs, targets) in {
-        "train": data.union(),
+        "train": data.all_examples(),
         "test": (data.test.inputs, data.test.targets),
     }.items():
         assert targets.tolist() == column("emnist_byclass", split, "label")

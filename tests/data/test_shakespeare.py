@@ -16,17 +16,16 @@ from fjord.data.characters import (
     BEGIN,
     CHARACTERS,
     END,
-    IGNORED,
     LENGTH,
     PADDING,
     UNKNOWN,
     VOCABULARY,
-    joined,
-    lines_of_windows,
-    sequences,
+    cut_sequences,
+    join_lines,
+    lines_from_windows,
 )
+from fjord.data.federated import IGNORED_TARGET
 from fjord.models import shakespeare_rnn
-from fjord.training.objective import IGNORED as IGNORED_BY_LOSSES
 from fjord.training.objective import cross_entropy
 
 DATA = Path(os.environ.get("FJORD_DATA", "")) / "shakespeare" / "roles.jsonl"
@@ -65,22 +64,24 @@ texts = st.one_of(
 
 @given(st.lists(texts, max_size=6))
 def test_sequences_equal_those_made_character_by_character(given_texts):
-    inputs, targets, pieces = sequences(given_texts)
+    inputs, targets, pieces = cut_sequences(given_texts)
     wanted = [literal(text) for text in given_texts]
     rows = [row for text in wanted for row in text]
     assert pieces.tolist() == [len(text) for text in wanted]
     assert inputs.tolist() == [row[:80] for row in rows]
-    assert targets.tolist() == [[IGNORED if t == PADDING else t for t in row[1:]] for row in rows]
+    assert targets.tolist() == [
+        [IGNORED_TARGET if t == PADDING else t for t in row[1:]] for row in rows
+    ]
 
 
 @given(st.lists(texts, min_size=1, max_size=6))
 def test_a_target_is_the_next_input_unless_it_is_padding(given_texts):
-    inputs, targets, _ = sequences(given_texts)
+    inputs, targets, _ = cut_sequences(given_texts)
     assert inputs.dtype == "uint8"
     assert targets.dtype == "int8"
     assert inputs.max() < VOCABULARY
     following, target = inputs[:, 1:], targets[:, :-1]
-    counts = target != IGNORED
+    counts = target != IGNORED_TARGET
     assert (following[counts] == target[counts]).all()
     assert (following[~counts] == PADDING).all()
 
@@ -88,7 +89,7 @@ def test_a_target_is_the_next_input_unless_it_is_padding(given_texts):
 def test_the_vocabulary_is_that_of_the_paper():
     assert len(set(CHARACTERS)) == len(CHARACTERS) == 86
     assert sorted({PADDING, UNKNOWN, BEGIN, END} | set(range(1, 87))) == list(range(90))
-    assert (VOCABULARY, LENGTH, IGNORED) == (90, 80, IGNORED_BY_LOSSES)
+    assert (VOCABULARY, LENGTH, IGNORED_TARGET) == (90, 80, -100)
 
 
 def moved_over(line: str) -> list[tuple[str, str]]:
@@ -108,14 +109,14 @@ lines = st.lists(
 @given(lines)
 def test_lines_are_put_together_again_from_the_windows_of_leaf(given_lines):
     windows = [window for line in given_lines for window in moved_over(line)]
-    assert lines_of_windows(windows) == given_lines
-    assert joined(given_lines) == ["".join(given_lines)[:-1]]
+    assert lines_from_windows(windows) == given_lines
+    assert join_lines(given_lines) == ["".join(given_lines)[:-1]]
 
 
 def test_a_window_out_of_order_is_a_text_of_its_own():
     windows = moved_over("To be, or not to be\n")
-    assert lines_of_windows([windows[5], windows[9], windows[10]]) == ["To be,", "To be, or n"]
-    assert joined(["To be,", "or\n", "not"]) == ["To be,", "or\nnot"]
+    assert lines_from_windows([windows[5], windows[9], windows[10]]) == ["To be,", "To be, or n"]
+    assert join_lines(["To be,", "or\n", "not"]) == ["To be,", "or\nnot"]
 
 
 def write_roles(folder: Path, **roles: list[list[str]]) -> str:
@@ -149,7 +150,7 @@ def test_a_role_trains_on_all_but_its_last_tenth(tmp_path):
 @given(st.integers(2, 400))
 def test_every_role_has_something_to_train_on_and_something_held_out(count):
     speeches = [str(i) for i in range(count)]
-    train, test = shakespeare.held_out(speeches)
+    train, test = shakespeare.split_speeches(speeches)
     assert train + test == speeches
     assert train
     assert len(test) == max(1, int(0.1 * count))
@@ -175,7 +176,7 @@ def test_the_model_sees_whole_numbers_and_padding_does_not_count(tmp_path):
         torch.int64,
     )
     assert logits.shape == (3, 80, 90)
-    changed = torch.where((targets == IGNORED)[..., None], torch.randn(90), logits)
+    changed = torch.where((targets == IGNORED_TARGET)[..., None], torch.randn(90), logits)
     assert cross_entropy(changed, targets) == cross_entropy(logits, targets)
 
 
@@ -374,7 +375,7 @@ def test_every_character_of_the_source_is_there():
     ]
     stored = sum(int((i != PADDING).sum()) for i in (data.inputs, data.test.inputs))
     # Of every 81 characters the last is a target alone.
-    last = sum(int((t[:, -1] != IGNORED).sum()) for t in (data.targets, data.test.targets))
+    last = sum(int((t[:, -1] != IGNORED_TARGET).sum()) for t in (data.targets, data.test.targets))
     assert stored + last == sum(speeches) + 2 * len(speeches)
 
 

@@ -11,7 +11,7 @@ from folders import own_folders, pictures, small_cifar, write  # noqa: F401
 from PIL import Image
 
 from fjord.data import cifar10, femnist
-from fjord.data.sources import find_source, fingerprint, is_local
+from fjord.data.sources import find_source, is_local, source_fingerprint
 
 # ------------------------------------------------------------------------------------------------------- sources
 
@@ -59,7 +59,7 @@ def test_a_folder_that_is_there_is_no_hubs_name(
     (tmp_path / "owner" / "name").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert is_local("owner/name")
-    assert fingerprint("owner/name")["source"] == str(tmp_path / "owner" / "name")
+    assert source_fingerprint("owner/name")["source"] == str(tmp_path / "owner" / "name")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def fleet(*speeds):
 
 
 def written(tmp_path, profiles, name="fleet.json"):
-    (tmp_path / name).write_text(json.dumps([p.as_json() for p in profiles]))
+    (tmp_path / name).write_text(json.dumps([p.to_json() for p in profiles]))
     return tmp_path / name
 
 
@@ -56,7 +56,7 @@ def test_measured_profiles_become_tiers_that_a_run_reads(tmp_path):
         tmp_path, fleet(1, 0.7, 0.5, 0.5, 0.25, 0.1)
     )  # steps of 10 examples; 10 of them in 10 s
     grouped = group_devices(read_fleet_table([path]), Budget(deadline=10.0, examples=100), 5)
-    assert list(grouped.widest.values()) == [
+    assert list(grouped.widest_fits.values()) == [
         1,
         Fraction(3, 5),
         Fraction(2, 5),
@@ -64,10 +64,10 @@ def test_measured_profiles_become_tiers_that_a_run_reads(tmp_path):
         Fraction(1, 5),
         None,
     ]
-    assert [grouped.left_out(width) for width in FIFTHS] == [1, 2, 4, 5, 5]
+    assert [grouped.count_excluded(width) for width in FIFTHS] == [1, 2, 4, 5, 5]
     assert grouped.tiers == (Fraction(1, 5), Fraction(2, 5), Fraction(3, 5), Fraction(1))
-    write_ceilings(tmp_path / "ceilings.json", grouped.ceilings())
-    write_ceilings(tmp_path / "ceilings.csv", grouped.ceilings(7))
+    write_ceilings(tmp_path / "ceilings.json", grouped.client_ceilings())
+    write_ceilings(tmp_path / "ceilings.csv", grouped.client_ceilings(7))
     assert read_ceilings(tmp_path / "ceilings.json", 5).ceilings == [
         1,
         *map(Fraction, ("3/5", "2/5", "2/5", "1/5")),
@@ -76,7 +76,7 @@ def test_measured_profiles_become_tiers_that_a_run_reads(tmp_path):
     assert dealt == {"1": 2, "3/5": 2, "2/5": 2, "1/5": 1}
     few = group_devices(read_fleet_table([path]), Budget(deadline=10.0, examples=100), 2)
     assert few.tiers == (Fraction(1, 5), Fraction(2, 5))
-    assert [few.in_tier(tier) for tier in few.tiers] == [1, 4]
+    assert [few.count_in_tier(tier) for tier in few.tiers] == [1, 4]
 
 
 TABLE = """name,count,speed,memory,bandwidth
@@ -92,14 +92,18 @@ def test_a_table_of_devices_is_reckoned_from_one_profile(tmp_path):
         [tmp_path / "fleet.csv"], made(step=1.0, setup=2.0, size=1000, memory=1_000_000)
     )
     budget = Budget(deadline=20.0, examples=100)
-    seconds = {m.name: [v.seconds for v in m.verdicts(budget, False)] for m in machines}
+    seconds = {m.name: [v.seconds for v in m.check_budget(budget, False)] for m in machines}
     assert seconds["flagship"] == pytest.approx([2 + 10 * w for w in (0.2, 0.4, 0.6, 0.8, 1)])
     assert seconds["middle"] == pytest.approx(
         [2 * (2 + 10 * w) + 2 * w for w in (0.2, 0.4, 0.6, 0.8, 1)]
     )
     grouped = group_devices(machines, budget, 5)
-    assert grouped.widest == {"flagship": 1, "middle": Fraction(3, 5), "old": Fraction(2, 5)}
-    assert Counter(grouped.ceilings()) == {Fraction(1): 2, Fraction(3, 5): 3, Fraction(2, 5): 5}
+    assert grouped.widest_fits == {"flagship": 1, "middle": Fraction(3, 5), "old": Fraction(2, 5)}
+    assert Counter(grouped.client_ceilings()) == {
+        Fraction(1): 2,
+        Fraction(3, 5): 3,
+        Fraction(2, 5): 5,
+    }
 
 
 def test_speed_in_multiply_accumulates_needs_no_other_speed(tmp_path):
@@ -187,7 +191,7 @@ def run(monkeypatch, capsys, *words):
 def test_the_command_writes_ceilings_and_a_picture(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     (tmp_path / "fleet.csv").write_text(TABLE)
-    (tmp_path / "here.json").write_text(json.dumps(made(step=1.0).as_json()))
+    (tmp_path / "here.json").write_text(json.dumps(made(step=1.0).to_json()))
     files = [tmp_path / "fleet.csv", "--profile", tmp_path / "here.json"]
     budget = ["--deadline", "10s", "--examples", "100", "--memory", "800kB"]
     written = ["--output", tmp_path / "c.json", "--plot", tmp_path / "p.png", "--clients", "20"]

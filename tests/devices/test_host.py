@@ -56,12 +56,14 @@ def test_a_container_has_only_what_its_control_groups_leave(tmp_path: Path) -> N
 
 
 def test_limits_say_how_many_tiers_down_and_why() -> None:
-    limits = HostLimits.of({"max-load": 1.5, "min-battery": 20, "spare-mb": 200, "ceiling": "1"})
+    limits = HostLimits.from_config(
+        {"max-load": 1.5, "min-battery": 20, "spare-mb": 200, "ceiling": "1"}
+    )
     assert limits.tiers_down(HostReading(1.5, 10**9, 20)) == (0, "")
     assert limits.tiers_down(HostReading(1.6, 10**9, None)) == (1, "load 1.60 a core")
     assert limits.tiers_down(HostReading(3.2, 10**9, 19)) == (3, "load 3.20 a core, battery at 19%")
-    assert limits.room(HostReading(0.0, 10**9)) == 8 * 10**8
-    assert not HostLimits.of({"ceiling": "1"})
+    assert limits.free_bytes(HostReading(0.0, 10**9)) == 8 * 10**8
+    assert not HostLimits.from_config({"ceiling": "1"})
     with pytest.raises(ValueError, match=r"max-load: this device has no /proc/loadavg"):
         limits.tiers_down(HostReading())
 
@@ -78,4 +80,4 @@ def test_limits_say_how_many_tiers_down_and_why() -> None:
 )
 def test_limits_that_make_no_sense_are_refused(config: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        HostLimits.of(config)
+        HostLimits.from_config(config)

@@ -20,16 +20,20 @@ def test_a_table_reads_the_same_from_csv_json_and_python(tmp_path):
     assert (
         find_speed_table(str(tmp_path / "a.json"))
         == find_speed_table(str(tmp_path / "a.csv"))
-        == SpeedTable.of(ROWS)
+        == SpeedTable.from_rows(ROWS)
     )
     (tmp_path / "mark.csv").write_text(
         (tmp_path / "a.csv").read_text(), encoding="utf-8-sig"
     )  # as spreadsheets do
-    assert find_speed_table(str(tmp_path / "mark.csv")) == SpeedTable.of(ROWS)
+    assert find_speed_table(str(tmp_path / "mark.csv")) == SpeedTable.from_rows(ROWS)
     phones = find_speed_table("phones")
-    assert [str(p.ceiling) for p in phones.paces] == ["1/5", "2/5", "3/5", "4/5", "1"]
+    assert [str(p.ceiling) for p in phones.tier_speeds] == ["1/5", "2/5", "3/5", "4/5", "1"]
     assert list(PRESETS) == ["phones"]
-    assert (phones.paces[0].down, phones.paces[0].up, phones.paces[0].macs_per_second) == (
+    assert (
+        phones.tier_speeds[0].down,
+        phones.tier_speeds[0].up,
+        phones.tier_speeds[0].macs_per_second,
+    ) == (
         625_000,
         125_000,
         2e9,
@@ -45,20 +49,22 @@ def test_a_profile_of_a_device_gives_its_seconds(tmp_path):
     (tmp_path / "phone.json").write_text(json.dumps({"fjord_profile": 1, "costs": both}))
     row = {"ceiling": "1/5", "profile": "phone.json", "down": "1MB/s", "up": "1MB/s"}
     (tmp_path / "t.json").write_text(json.dumps([row | {"kd": True}]))
-    pace = find_speed_table(str(tmp_path / "t.json")).paces[0]
-    assert pace.compute(ClientWorkload(0, 0, 10, 0, Width(1))) == pytest.approx(10 * 0.8 + 0.5)
+    pace = find_speed_table(str(tmp_path / "t.json")).tier_speeds[0]
+    assert pace.training_seconds(ClientWorkload(0, 0, 10, 0, Width(1))) == pytest.approx(
+        10 * 0.8 + 0.5
+    )
     for kd, said in (
         (None, "both, with distillation and without"),
         ("maybe", "no step with kd=maybe"),
     ):
         with pytest.raises(ValueError, match=said):
-            TierSpeed.of(row | {"kd": kd}, tmp_path)
+            TierSpeed.from_row(row | {"kd": kd}, tmp_path)
     failed = [cost | {"time": "failed", "step_seconds": 0.0} for cost in both]
     (tmp_path / "weak.json").write_text(json.dumps({"fjord_profile": 1, "costs": failed}))
     with pytest.raises(ValueError, match=r"weak\.json: no width could be trained on that device"):
-        TierSpeed.of(row | {"profile": "weak.json", "kd": "true"}, tmp_path)
+        TierSpeed.from_row(row | {"profile": "weak.json", "kd": "true"}, tmp_path)
     with pytest.raises(ValueError, match=r"nothing\.json: is no output of fjord profile"):
-        TierSpeed.of(row | {"profile": "nothing.json"}, tmp_path)
+        TierSpeed.from_row(row | {"profile": "nothing.json"}, tmp_path)
 
 
 WRONG = [
@@ -106,10 +112,10 @@ def test_a_bad_table_is_refused_with_its_file_in_words(tmp_path, table, said):
         ({"deadline": 0}, "deadline 0: must be above 0"),
         ({"deadline": "-1min"}, "deadline -1min: must be above 0"),
         ({"deadline": math.nan}, "deadline"),
-        ({"clock": SpeedTable.of([ROWS[1]])}, "no tier for ceiling 1/2; the lowest is 3/5"),
+        ({"clock": SpeedTable.from_rows([ROWS[1]])}, "no tier for ceiling 1/2; the lowest is 3/5"),
         (
             {
-                "clock": SpeedTable.of(
+                "clock": SpeedTable.from_rows(
                     [{"ceiling": "1/5", "seconds_per_step": "1s", "down": "1MB/s", "up": "1MB/s"}]
                 )
             },

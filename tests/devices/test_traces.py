@@ -123,7 +123,8 @@ def test_load_may_be_a_function_or_a_file_and_is_checked_at_the_door(
     row = {"ceiling": "2/5", "macs_per_second": "1M", "down": "1MB/s", "up": "1MB/s"}
     with pytest.raises(ValueError, match=r"clock: no tier for ceiling 1/5; the lowest is 2/5"):
         run_experiment(
-            replace(lowered, tiers="2/5:1/2,1:1/2", clock=SpeedTable.of([row])), tmp_path / "never"
+            replace(lowered, tiers="2/5:1/2,1:1/2", clock=SpeedTable.from_rows([row])),
+            tmp_path / "never",
         )
     assert not (tmp_path / "never").exists()
 

@@ -22,7 +22,7 @@ def test_an_ordered_slice_computes_at_each_width_what_the_model_does(
     kind: str, ceiling: Width
 ) -> None:
     _, model = fed.elastic(kind)
-    space = FIFTHS.upto(ceiling)
+    space = FIFTHS.up_to(ceiling)
     held = model.plan.ordered(ceiling)
     piece = ClientModel(
         model, held, space, take_tensors(model, slice_index(model, held, space.widths))
@@ -67,7 +67,7 @@ def test_a_slice_of_random_units_has_the_norm_layers_of_its_widths(ceiling: str)
             for k, t in fed.random_state(fed.snapshot(model), 3).items()
         }
     )
-    held, space = random_units(model, Width(ceiling), 4), FIFTHS.upto("3/5")
+    held, space = random_units(model, Width(ceiling), 4), FIFTHS.up_to("3/5")
     piece = ClientModel(
         model, held, space, take_tensors(model, slice_index(model, held, space.widths))
     ).eval()
@@ -97,7 +97,7 @@ def test_what_is_taken_is_the_held_elements_and_goes_back_to_its_place(
     kind: str, ceiling: Width, seed: int
 ) -> None:
     net, model = fed.elastic(kind)
-    held, widths = random_units(model, ceiling, seed), FIFTHS.upto(ceiling).widths
+    held, widths = random_units(model, ceiling, seed), FIFTHS.up_to(ceiling).widths
     where, mask = slice_index(model, held, widths), fed.holds(net, model, held, widths)
     got = take_tensors(model, where)
     before = fed.snapshot(model)

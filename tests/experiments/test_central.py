@@ -27,7 +27,7 @@ def net():
 def data(seed):
     x = torch.randn(90, 1, 6, 6, generator=torch.Generator().manual_seed(5))
     y, clients = x.flatten(1)[:, :3].argmax(1), torch.arange(90) % 5
-    return fjord.partition((x[:65], y[:65]), clients[:65], (x[65:], y[65:]))
+    return fjord.partition_tensors((x[:65], y[:65]), clients[:65], (x[65:], y[65:]))
 
 
 TOY = CentralExperiment(

@@ -71,7 +71,7 @@ def test_a_profile_tells_what_a_client_of_each_ceiling_is_sent_and_computes():
     profile = fjord.profile_training(
         mlp(), torch.randn(4, 12), widths=space, batch_size=8, name="mlp", device="here"
     )
-    assert (profile.model, profile.device, profile.method, profile.kinds) == (
+    assert (profile.model, profile.device, profile.method, profile.kd_kinds) == (
         "mlp",
         "here",
         "fjord-kd",
@@ -167,7 +167,7 @@ def test_a_trainer_keeps_no_batch_of_a_client_and_after_a_shortage_no_network():
 def test_an_experiment_is_measured_with_its_own_method_batches_and_data():
     def data(seed):
         x = torch.randn(60, 12)
-        return fjord.partition(
+        return fjord.partition_tensors(
             (x, torch.randint(3, (60,))), torch.arange(60) % 3, (x, torch.randint(3, (60,)))
         )
 
@@ -177,7 +177,7 @@ def test_an_experiment_is_measured_with_its_own_method_batches_and_data():
         fjord.profile_training(replace(recipe, max_local_steps=3), measure=["1/2"]).max_steps == 3
     )
     profile = fjord.profile_training(recipe)
-    assert (profile.model, profile.method, profile.batch_size, profile.kinds) == (
+    assert (profile.model, profile.method, profile.batch_size, profile.kd_kinds) == (
         "mine",
         "heterofl",
         5,
@@ -227,7 +227,7 @@ def test_a_width_that_runs_out_of_memory_does_not_fit_and_no_wider_one_is_tried(
     profile = profile_federation(federation, kd=False, say=tried.append)
     assert [c.time for c in profile.costs] == ["measured", "measured", "failed", "failed", "failed"]
     assert len(tried) == 3
-    assert profile.widest(Budget(memory=10**12)) == Fraction(2, 5)
+    assert profile.widest_fit(Budget(memory=10**12)) == Fraction(2, 5)
 
 
 # --------------------------------------------------------------------------------------------- the real round
@@ -256,9 +256,9 @@ def test_the_width_picked_meets_the_deadline_and_the_next_does_not():
     for attempt in range(3):  # other work may disturb one
         profile = profile_federation(federation, kd=False, examples=examples)
         budget = Budget(examples=examples)
-        low, high = (verdict.seconds for verdict in profile.verdicts(budget))
+        low, high = (verdict.seconds for verdict in profile.check_budget(budget))
         deadline = (low + high) / 2
-        picked = profile.widest(replace(budget, deadline=deadline))
+        picked = profile.widest_fit(replace(budget, deadline=deadline))
         assert picked == Fraction(1, 16)
         real = [real_round(federation, width) for width in (picked, Fraction(1))]
         if high > 3 * low and real[0] < deadline < real[1]:

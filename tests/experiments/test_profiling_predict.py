@@ -27,7 +27,7 @@ from fjord.training.objective import ordered_dropout, self_distillation
 
 def shape(ceiling: str, kd: bool, macs=lambda w: int(1000 * w * w)) -> WorkloadShape:
     """A client's shapes with costs that can be reckoned."""
-    space = uniform_widths(5).upto(ceiling)
+    space = uniform_widths(5).up_to(ceiling)
     costs = {w: Footprint(w, macs(w), 0, 0, 0, int(10_000 * w)) for w in space.widths}
     passes = {
         w: [space.largest, *([w] if w != space.largest else [])] if kd else [w]

@@ -11,7 +11,7 @@ import torch
 from folders import needs, pictures, small_cifar, small_femnist, write
 from torch import nn
 
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.data.cifar10 import PREPARE
 from fjord.data.federated import GeneratedData, TestSet
 from fjord.elastic.elasticize import elasticize
@@ -132,9 +132,9 @@ def test_a_client_sees_augmented_images_by_name_and_tests_see_the_centre():
     found = [x for x, _ in trainer._batches(images, labels, 77)]
     for epoch in range(2):
         order = torch.randperm(
-            5, generator=torch.Generator().manual_seed(derive(77, "order", epoch))
+            5, generator=torch.Generator().manual_seed(derive_seed(77, "order", epoch))
         )
-        augment = torch.Generator().manual_seed(derive(77, "augment", epoch))
+        augment = torch.Generator().manual_seed(derive_seed(77, "augment", epoch))
         for seen, rows in zip(found[2 * epoch : 2 * epoch + 2], order.split(3), strict=True):
             assert torch.equal(seen, PREPARE(images[rows], augment))
     assert not torch.equal(found[0], found[2])

@@ -12,7 +12,7 @@ from torch import nn
 
 import fjord
 from fjord.cli.display import run_warnings
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.devices.tiers import VaryingDevices, uniform_tiers
 from fjord.experiments.runs import RunExistsError
 from fjord.report import page
@@ -28,7 +28,7 @@ def net():
 
 
 def data(seed, y=Y, owners=CLIENTS[40:], options=None):
-    return fjord.partition((X[:40], y[:40]), CLIENTS[:40], (X[40:], y[40:]), owners)
+    return fjord.partition_tensors((X[:40], y[:40]), CLIENTS[:40], (X[40:], y[40:]), owners)
 
 
 def experiment(**changes):
@@ -95,7 +95,7 @@ def test_a_model_with_a_constant_that_is_no_buffer_trains(tmp_path):
 
 def test_a_tested_client_without_targets_and_a_load_table_of_the_rounds_lose_nothing(tmp_path):
     padded = Y.clone()
-    padded[40:][CLIENTS[40:] == 2] = fjord.training.objective.IGNORED
+    padded[40:][CLIENTS[40:] == 2] = fjord.data.federated.IGNORED_TARGET
     loads = ["1", "1/5"]
 
     def devices(num_clients, seed):
@@ -115,7 +115,7 @@ def test_a_tested_client_without_targets_and_a_load_table_of_the_rounds_lose_not
 
 def test_a_batch_of_padding_alone_costs_nothing(tmp_path):
     padded = Y.clone()
-    padded[:40][CLIENTS[:40] == 1] = fjord.training.objective.IGNORED
+    padded[:40][CLIENTS[:40] == 1] = fjord.data.federated.IGNORED_TARGET
     rows = fjord.run_experiment(
         experiment(data=partial(data, y=padded), cohort_size=6), tmp_path / "run"
     ).metrics()
@@ -281,7 +281,7 @@ def test_a_mean_over_all_is_eq1_where_all_hold_everything_and_a_smaller_step_whe
         trained(f"unequal-{a}", tiers="1/5:0.5,1:0.5", average=a) for a in ("holders", "all")
     ]
     with torch.random.fork_rng():
-        torch.manual_seed(derive(0, "weights"))
+        torch.manual_seed(derive_seed(0, "weights"))
         start = net().state_dict()["0.weight"]
     moved = [(weights - start).norm() for weights in unequal]
     assert 0 < moved[1] < moved[0]

@@ -38,7 +38,7 @@ def make(client):
 
 def data(seed):
     x, y = make(99)
-    return fjord.GeneratedData(6, make, fjord.TestSet(x, y, torch.arange(len(x)) % 6), remembered=0)
+    return fjord.GeneratedData(6, make, fjord.TestSet(x, y, torch.arange(len(x)) % 6), cache_size=0)
 
 
 def net():

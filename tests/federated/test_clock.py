@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import fjord
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width
-from fjord.devices.speed_table import SpeedTable, link_delay
+from fjord.devices.speed_table import SpeedTable, jitter_factor
 from fjord.devices.speeds import ClientWorkload, TierSpeed
 from fjord.engines.in_process import InProcessEngine
 from fjord.experiments.runner import metrics_row
@@ -26,47 +26,56 @@ from fjord.training.local import ClientTrainer, total_bytes
 
 
 def test_a_client_takes_its_download_its_training_and_its_upload():
-    pace = TierSpeed.of(
+    pace = TierSpeed.from_row(
         {"ceiling": "1", "macs_per_second": "2M", "down": "8Mbit", "up": "1MB/s", "latency": "20ms"}
     )
     work = ClientWorkload(
         bytes_down=3_000_000, bytes_up=500_000, steps=7, macs=5_000_000, width=Width(1)
     )
-    assert pace.seconds(work) == pytest.approx(2 * 0.020 + 3.0 + 2.5 + 0.5)
-    steps = TierSpeed.of(
+    assert pace.total_seconds(work) == pytest.approx(2 * 0.020 + 3.0 + 2.5 + 0.5)
+    steps = TierSpeed.from_row(
         {"ceiling": "1", "seconds_per_step": "1/5:20ms 1:0.3s", "down": "8Mbit", "up": "1MB/s"}
     )
-    assert steps.seconds(work) == pytest.approx(3.0 + 7 * 0.3 + 0.5)
-    assert steps.seconds(replace(work, width=Width(1, 5))) == pytest.approx(3.0 + 7 * 0.02 + 0.5)
+    assert steps.total_seconds(work) == pytest.approx(3.0 + 7 * 0.3 + 0.5)
+    assert steps.total_seconds(replace(work, width=Width(1, 5))) == pytest.approx(
+        3.0 + 7 * 0.02 + 0.5
+    )
     with pytest.raises(
         ValueError, match=r"tier 1 has the seconds of a step at width 1/5, 1, and .* width 2/5"
     ):
-        steps.seconds(replace(work, width=Width(2, 5)))
+        steps.total_seconds(replace(work, width=Width(2, 5)))
 
 
 def test_stragglers_are_log_normal_with_median_one_and_drawn_by_client_and_round():
     draws = [
-        math.log(link_delay(0.5, derive(7, "clock", t, c))) for t in range(40) for c in range(100)
+        math.log(jitter_factor(0.5, derive_seed(7, "clock", t, c)))
+        for t in range(40)
+        for c in range(100)
     ]
     assert fmean(draws) == pytest.approx(0, abs=0.03)
     assert stdev(draws) == pytest.approx(0.5, abs=0.03)
-    assert link_delay(0.0, 5) == 1.0
-    clock = SpeedTable.of([ROWS[0] | {"jitter": 0.5}])
+    assert jitter_factor(0.0, 5) == 1.0
+    clock = SpeedTable.from_rows([ROWS[0] | {"jitter": 0.5}])
     work = ClientWorkload(1000, 1000, 1, 10**4, Width(1))
     once, again = (
-        clock.seconds(Width(1), work, seed=7, round_index=3, client_id=5) for _ in range(2)
+        clock.client_seconds(Width(1), work, seed=7, round_index=3, client_id=5) for _ in range(2)
     )
-    assert once == again == clock.paces[0].seconds(work) * link_delay(0.5, derive(7, "clock", 3, 5))
+    assert (
+        once
+        == again
+        == clock.tier_speeds[0].total_seconds(work)
+        * jitter_factor(0.5, derive_seed(7, "clock", 3, 5))
+    )
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_no_seed_gives_a_delay_that_is_not_a_number_above_zero(seed):
-    assert 0 < link_delay(5.0, seed) < math.inf
+    assert 0 < jitter_factor(5.0, seed) < math.inf
 
 
 def test_a_device_has_the_pace_of_the_highest_tier_not_above_it():
-    clock = SpeedTable.of(reversed(ROWS))
-    assert [str(clock.pace(Width(n, 5)).ceiling) for n in (1, 2, 3, 4, 5)] == [
+    clock = SpeedTable.from_rows(reversed(ROWS))
+    assert [str(clock.find_speed(Width(n, 5)).ceiling) for n in (1, 2, 3, 4, 5)] == [
         "1/5",
         "1/5",
         "3/5",
@@ -74,7 +83,7 @@ def test_a_device_has_the_pace_of_the_highest_tier_not_above_it():
         "3/5",
     ]
     with pytest.raises(ValueError, match="no tier for ceiling 1/10; the lowest is 1/5"):
-        clock.pace(Width(1, 10))
+        clock.find_speed(Width(1, 10))
 
 
 # ------------------------------------------------------------------------------------------------- forecasts
@@ -119,7 +128,7 @@ def test_a_round_lasts_as_long_as_its_slowest_client_counted_by_hand_and_is_fore
 
 def test_the_forecast_holds_for_recurrent_networks_too():
     text = torch.randint(0, 90, (60, 12))
-    data = fjord.partition((text, text), torch.arange(60) % 4, (text, text))
+    data = fjord.partition_tensors((text, text), torch.arange(60) % 4, (text, text))
     made = experiment(
         model=shakespeare_rnn, data=lambda seed: data, cohort_size=2, method="fjord-kd"
     )
@@ -132,7 +141,7 @@ def test_the_forecast_holds_for_recurrent_networks_too():
 def test_steps_of_one_second_on_a_free_network_count_steps(tmp_path):
     free = {"down": "1e12GB/s", "up": "1e12GB/s"}
     tiers = [{"ceiling": c, "seconds_per_step": s, **free} for c, s in (("1/2", "1s"), ("1", "2s"))]
-    made = experiment(clock=SpeedTable.of(tiers), num_rounds=4)
+    made = experiment(clock=SpeedTable.from_rows(tiers), num_rounds=4)
     federation = next(made.federations())
     batches = [1, 2, 2, 2, 3, 4, 1, 6, 2, 3]  # of SIZES; a last example joins the batch before it
     for row in fjord.run_experiment(made, tmp_path / "run").metrics():

@@ -116,7 +116,7 @@ def noisy(seed):
 @pytest.mark.parametrize("data", [population, noisy], ids=["counted", "made"])
 def test_workers_and_kills_do_not_matter(tmp_path, data):
     assert isinstance(data(0), CountedData) == (data is population)
-    hurry = {"data": data, "clock": SpeedTable.of([row | {"jitter": 0.4} for row in ROWS])}
+    hurry = {"data": data, "clock": SpeedTable.from_rows([row | {"jitter": 0.4} for row in ROWS])}
     hurry["deadline"] = halfway(**hurry)
     calm = run(tmp_path / "calm", **hurry)
     assert any(row["dropped"] for row in calm.metrics())
@@ -140,7 +140,9 @@ def test_a_run_is_not_resumed_on_another_clock(tmp_path):
     run(tmp_path / "run", num_rounds=1)
     with pytest.raises(ValueError, match="was begun with clock_tiers="):
         fjord.run_experiment(
-            experiment(num_rounds=1, clock=SpeedTable.of([ROWS[0]])), tmp_path / "run", resume=True
+            experiment(num_rounds=1, clock=SpeedTable.from_rows([ROWS[0]])),
+            tmp_path / "run",
+            resume=True,
         )
     with pytest.raises(ValueError, match=r"was begun with deadline=None, the recipe now says 9\.0"):
         fjord.run_experiment(experiment(num_rounds=1, deadline=9), tmp_path / "run", resume=True)

@@ -13,7 +13,7 @@ ROWS = [
     {"ceiling": "1/5", "macs_per_second": 1e4, "down": "1kB/s", "up": "500B/s", "latency": "100ms"},
     {"ceiling": "3/5", "macs_per_second": "30k", "down": "4kB/s", "up": "2kB/s", "latency": 0.05},
 ]
-CLOCK = SpeedTable.of(ROWS)
+CLOCK = SpeedTable.from_rows(ROWS)
 
 
 def net():
@@ -26,7 +26,9 @@ def population(seed, sizes=SIZES):
         torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)),
     )
     y, n = x[:, :3].argmax(1), sum(sizes)
-    return fjord.partition((x[:n], y[:n]), clients, (x[n:], y[n:]), torch.arange(40) % len(sizes))
+    return fjord.partition_tensors(
+        (x[:n], y[:n]), clients, (x[n:], y[n:]), torch.arange(40) % len(sizes)
+    )
 
 
 def experiment(**changed):

@@ -23,7 +23,7 @@ from literal import LiteralClient, plain_sgd, weighted_mean  # noqa: F401
 from tiny_models import FIFTHS, _made, dense, elastic, tiny_data  # noqa: F401
 from torch import Tensor, nn
 
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width, WidthSpace
 from fjord.devices.tiers import DevicePopulation, ListedDevices
 from fjord.elastic.model import ElasticModel
@@ -169,10 +169,10 @@ def train(federation: Federation) -> tuple[State, Serial]:
 def batches(federation: Federation, client: int, round_index: int) -> list[tuple[Tensor, Tensor]]:
     """Return the minibatches of a client, by the named generator of each epoch."""
     how, (inputs, targets) = federation.training, federation.data.examples(client)
-    seed = derive(federation.seed, "client", round_index, client)
+    seed = derive_seed(federation.seed, "client", round_index, client)
     found = []
     for epoch in range(how.epochs):
-        generator = torch.Generator().manual_seed(derive(seed, "order", epoch))
+        generator = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
         order = torch.randperm(len(inputs), generator=generator)
         found += [(inputs[rows], targets[rows]) for rows in order.split(how.batch_size)]
     return found
@@ -182,8 +182,8 @@ def sampled_widths(
     federation: Federation, client: int, round_index: int, ceiling: Width, steps: int
 ) -> list[Width]:
     """Draw p ~ D_P given p <= ceiling, once for each step."""
-    rng = random.Random(derive(federation.seed, "client", round_index, client, "width"))
-    space = federation.space.upto(ceiling)
+    rng = random.Random(derive_seed(federation.seed, "client", round_index, client, "width"))
+    space = federation.space.up_to(ceiling)
     return [space.sample(rng) for _ in range(steps)]
 
 

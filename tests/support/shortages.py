@@ -34,7 +34,7 @@ def make(client):
 
 def data(seed):
     x, y = make(6)
-    return fjord.GeneratedData(6, make, fjord.TestSet(x, y, torch.arange(len(x)) % 6), remembered=0)
+    return fjord.GeneratedData(6, make, fjord.TestSet(x, y, torch.arange(len(x)) % 6), cache_size=0)
 
 
 def scarce(logits_at, target, width, widest):
@@ -82,7 +82,7 @@ def narrow_machine():
 
 
 def generated(make_many):
-    return fjord.GeneratedData(6, make_many, data(0).test, remembered=0)
+    return fjord.GeneratedData(6, make_many, data(0).test, cache_size=0)
 
 
 def many(client):

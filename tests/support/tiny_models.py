@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import fjord
 from fjord.core.width import WidthSpace, uniform_widths
-from fjord.data.federated import PartitionedData, partition
+from fjord.data.federated import PartitionedData, partition_tensors
 from fjord.elastic.model import ElasticModel
 from fjord.models import femnist_cnn
 
@@ -84,4 +84,4 @@ def tiny_data(kind: str, sizes: Iterable[int], seed: int = 0) -> PartitionedData
         classes = {"cnn": 62, "batchnorm": 4}.get(kind, 3)
         targets = torch.randint(0, classes, (count,), generator=generator)
     clients = torch.tensor([client for client, size in enumerate(sizes) for _ in range(size)])
-    return partition((inputs[:-6], targets[:-6]), clients, (inputs[-6:], targets[-6:]))
+    return partition_tensors((inputs[:-6], targets[:-6]), clients, (inputs[-6:], targets[-6:]))

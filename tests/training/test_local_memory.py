@@ -205,7 +205,7 @@ def test_fjord_efd_falls_back_to_those_of_its_random_units_that_lie_below() -> N
     parts = dict(federation.portions.below(task))
     assert list(parts) == [Width(3, 5), Width(2, 5), Width(1, 5)]
     for ceiling, part in parts.items():
-        assert part.space == federation.space.upto(ceiling)
+        assert part.space == federation.space.up_to(ceiling)
         for family in federation.model.plan.families:
             below = [u for u in task.held[family.name].tolist() if u < family.count(ceiling)]
             assert part.held[family.name].tolist() == below

@@ -99,7 +99,7 @@ def test_random_dropout_is_worse_than_ordered_units_after_ordered_training():
 
 def test_padding_does_not_count():
     logits = torch.tensor([[[9.0, 0], [0, 9]], [[9, 0], [9, 0]]])
-    target = torch.tensor([[0, 1], [1, fjord.training.objective.IGNORED]])
+    target = torch.tensor([[0, 1], [1, fjord.data.federated.IGNORED_TARGET]])
     score = score_network(lambda x: logits, [(torch.zeros(2), target)])
     assert (score.count, score.accuracy) == (3, pytest.approx(2 / 3))
     assert score.perplexity == pytest.approx(torch.exp(torch.tensor(score.loss)).item())

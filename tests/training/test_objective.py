@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fjord.training.objective import IGNORED, cross_entropy, ordered_dropout, self_distillation
+from fjord.data.federated import IGNORED_TARGET
+from fjord.training.objective import cross_entropy, ordered_dropout, self_distillation
 
 NARROW, WIDE = Fraction(2, 5), Fraction(1)
 
@@ -20,7 +21,7 @@ def literal(
     """(1 - a) CE(student) + a T^2 KL(teacher || student at T) + CE(teacher), one example at a time."""
     total, count = 0.0, 0
     for s, t, y in zip(student.tolist(), teacher.tolist(), target.tolist(), strict=True):
-        if y == IGNORED:
+        if y == IGNORED_TARGET:
             continue
 
         def soft(scores: list[float], at: float) -> list[float]:
@@ -46,7 +47,7 @@ def test_distillation_is_the_equation(seed, alpha, temperature):
         torch.randn(6, 4, generator=generator, dtype=torch.float64) for _ in range(2)
     )
     target = torch.randint(0, 4, (6,), generator=generator)
-    target[seed % 6] = IGNORED
+    target[seed % 6] = IGNORED_TARGET
     objective = self_distillation(alpha, temperature)
     found = objective({NARROW: student, WIDE: teacher}.__getitem__, target, NARROW, WIDE)
     assert float(found) == pytest.approx(

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fjord.cli.runs import Recipe, Settings
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.data.cache import cache_folder
 from fjord.data.federated import FederatedData, PartitionedData
 from fjord.experiments.recipes.find import apply_settings, find_recipe
@@ -20,7 +20,7 @@ def data(recipe: Recipe = "demo", settings: Settings = None) -> None:
     """Load a recipe's data; print its clients, examples and shapes."""
     experiment = apply_settings(find_recipe(recipe)(), settings or [])
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(experiment.seed, "data"))
+        torch.manual_seed(derive_seed(experiment.seed, "data"))
         found = experiment.data(experiment.seed)
     table = Table("what", "it comes to", title=recipe)
     for what, value in _described(found):

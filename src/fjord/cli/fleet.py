@@ -52,7 +52,7 @@ def up(
 ) -> None:
     """Start a SuperLink and SuperNodes, one after another; say what to run next."""
     widths = ceilings.split(",") if ceilings else []
-    limits = Budget.words(budget)
+    limits = Budget.split_limits(budget)
     if limits and not bind:
         raise UserError(
             f"--budget {budget}: needs --bind; a node that takes any client takes any width too"

@@ -13,7 +13,7 @@ from fjord.cli.trained import RECIPE, open_trained
 from fjord.core.errors import UserError
 from fjord.core.width import parse_space
 from fjord.deploy.latency import first_example, measure_latencies
-from fjord.models.catalog import PAPER
+from fjord.models.catalog import PAPER_MODELS
 
 out = Console(highlight=False)
 Data = Annotated[
@@ -39,7 +39,7 @@ def print_latency(
 ) -> None:
     """Time one request at each width, beside its multiply-accumulates: a model, a run folder or a saved file."""
     use_threads(threads)
-    if model not in PAPER and Path(model).exists():
+    if model not in PAPER_MODELS and Path(model).exists():
         if freeze or round_to != 1:
             raise UserError(
                 f"--freeze and --round-to: {model} is trained, and what its widths keep is settled"

@@ -13,14 +13,14 @@ from fjord.elastic.footprint import CONVENTION, measure_footprints
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.storage import read_model_info, write_submodel
 from fjord.elastic.summary import describe_plan
-from fjord.models.catalog import PAPER, CatalogEntry, find_model
+from fjord.models.catalog import PAPER_MODELS, CatalogEntry, find_model
 
 out = Console(highlight=False)
 
 Model = Annotated[
     str,
     typer.Argument(
-        help=f"{', '.join(PAPER)}, or your own as module:function (inspect also takes a saved file)."
+        help=f"{', '.join(PAPER_MODELS)}, or your own as module:function (inspect also takes a saved file)."
     ),
 ]
 Input = Annotated[

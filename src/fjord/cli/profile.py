@@ -19,7 +19,7 @@ from fjord.elastic.elasticize import elasticize
 from fjord.experiments.experiment import Experiment
 from fjord.experiments.profiling.profile import profile_training as profile_model
 from fjord.experiments.recipes.find import RECIPES, apply_settings, find_function
-from fjord.models.catalog import PAPER, CatalogEntry, entry_of, find_model
+from fjord.models.catalog import PAPER_MODELS, CatalogEntry, find_model, make_entry
 
 out = Console(highlight=False)
 told = Console(stderr=True, highlight=False)
@@ -32,7 +32,7 @@ KINDS: dict[bool | None, str] = {
 Model = Annotated[
     str,
     typer.Argument(
-        help=f"{', '.join(PAPER)}; your own module:function or file.py:function; or a recipe of `fjord list`."
+        help=f"{', '.join(PAPER_MODELS)}; your own module:function or file.py:function; or a recipe of `fjord list`."
     ),
 ]
 Deadline = Annotated[
@@ -101,11 +101,11 @@ def profile_device(
         _show(result, budget)
     if to_json:
         _write(result, budget, to_json)
-    asked = result.kinds[:1] if isinstance(found, Experiment) else result.kinds
+    asked = result.kd_kinds[:1] if isinstance(found, Experiment) else result.kd_kinds
     if budget != Budget() and not any(
-        v.fits for kind in asked for v in result.verdicts(budget, kind)
+        v.fits for kind in asked for v in result.check_budget(budget, kind)
     ):
-        result.widest(budget, asked[0])  # says what would do
+        result.widest_fit(budget, asked[0])  # says what would do
 
 
 def _say(line: str) -> None:
@@ -125,12 +125,12 @@ def _found(name: str, shape: str | None, settings: list[str]) -> Experiment | Ca
         return apply_settings(made, settings)
     if settings:
         raise UserError(f"--set {settings[0]}: {name} is a model; only recipes have settings")
-    if made is None and ":" not in name and name not in PAPER:
-        known = ", ".join([*PAPER, *RECIPES])
+    if made is None and ":" not in name and name not in PAPER_MODELS:
+        known = ", ".join([*PAPER_MODELS, *RECIPES])
         raise UserError(
             f"model {name!r} is neither one of {known} nor of the form module:function or file.py:function"
         )
-    return find_model(name, shape) if made is None else entry_of(made, name, shape)
+    return find_model(name, shape) if made is None else make_entry(made, name, shape)
 
 
 def _elastic(entry: CatalogEntry, space: WidthSpace | None, freeze: list[str] | None) -> Any:
@@ -152,8 +152,8 @@ def _only_input(entry: CatalogEntry, name: str) -> Any:
 
 def _show(profile: DeviceProfile, budget: Budget) -> None:
     limited = budget.deadline is not None or budget.memory is not None
-    for kind in profile.kinds:
-        verdicts = profile.verdicts(budget, kind)
+    for kind in profile.kd_kinds:
+        verdicts = profile.check_budget(budget, kind)
         title = f"{profile.model} on {profile.device}, {KINDS[kind]}"
         columns = [
             "width",
@@ -221,7 +221,7 @@ def _judged(verdict: BudgetVerdict, budget: Budget) -> str:
 
 
 def _write(profile: DeviceProfile, budget: Budget, where: str) -> None:
-    text = json.dumps({**profile.as_json(), **profile.answer(budget)}, indent=1)
+    text = json.dumps({**profile.to_json(), **profile.fit_summary(budget)}, indent=1)
     if where == "-":
         print(text)
         return

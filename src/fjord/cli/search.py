@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fjord.cli.inference import Data, Threads, use_threads
 from fjord.cli.trained import RECIPE, TrainedModel, open_trained
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.data.federated import FederatedData
 from fjord.deploy.limits import CostLimits, format_cost
 from fjord.deploy.search import SearchResult
@@ -102,7 +102,8 @@ def _halves(trained: _Task, examples: int) -> tuple[Batches, Batches]:
             "the recipe has a single test example: too few to search by one part and report on another"
         )
     order = torch.randperm(
-        len(test.inputs), generator=torch.Generator().manual_seed(derive(0, "search", "halves"))
+        len(test.inputs),
+        generator=torch.Generator().manual_seed(derive_seed(0, "search", "halves")),
     )
     half = len(order) // 2
 

@@ -50,9 +50,9 @@ def group_fleet(
     grouped = group_devices(fleet, budget, tiers, kind)
     _show(fleet, grouped, kind, budget)
     if output is not None:
-        ceilings = grouped.ceilings(clients)
+        ceilings = grouped.client_ceilings(clients)
         write_ceilings(output, ceilings)
-        able = len(grouped.ceilings())
+        able = len(grouped.client_ceilings())
         dealt = "" if clients is None else f", dealt from the {able} devices that can take part"
         out.print(
             f"Ceilings of {len(ceilings)} clients{dealt}: {output}", markup=False, soft_wrap=True
@@ -65,8 +65,8 @@ def group_fleet(
 def _kind(profile: DeviceProfile, kd: bool | None) -> bool | None:
     """Return with or without distillation: as asked, or what the profile names first, the recipe's own."""
     if kd is None:
-        return profile.kinds[0]
-    if kd not in profile.kinds:
+        return profile.kd_kinds[0]
+    if kd not in profile.kd_kinds:
         raise UserError(f"--{'kd' if kd else 'no-kd'}: the profiles were not measured {KINDS[kd]}")
     return kd
 
@@ -78,13 +78,13 @@ def _show(
     title = f"{total} devices, {fleet[0].profile.model} {KINDS[kind]}"
     table = Table("ceiling", "can carry it", "left out by it", "in this tier", title=title)
     for width in grouped.widths:
-        lost = grouped.left_out(width)
-        tier = f"{grouped.in_tier(width)}" if width in grouped.tiers else "-"
+        lost = grouped.count_excluded(width)
+        tier = f"{grouped.count_in_tier(width)}" if width in grouped.tiers else "-"
         table.add_row(str(width), str(total - lost), f"{lost} ({lost / total:.0%})", tier)
     out.print(table)
-    unfit = [machine for machine in fleet if grouped.widest[machine.name] is None]
+    unfit = [machine for machine in fleet if grouped.widest_fits[machine.name] is None]
     for machine in unfit[:5]:
-        limits = " and ".join(machine.verdicts(budget, kind)[0].limits) or "a failed try"
+        limits = " and ".join(machine.check_budget(budget, kind)[0].limits) or "a failed try"
         out.print(
             f"{machine.name} cannot take part: {limits} rules out even {grouped.widths[0]}",
             markup=False,
@@ -98,9 +98,11 @@ def _draw(
 ) -> None:
     from fjord.report.fleet import DeviceRow, draw_fleet
 
-    words = {m.name: tuple(_word(v) for v in m.verdicts(budget, kind)) for m in fleet}
-    rows = [DeviceRow(m.name, m.count, words[m.name], grouped.ceiling(m.name)) for m in fleet]
-    left_out = [grouped.left_out(width) for width in grouped.widths]
+    words = {m.name: tuple(_word(v) for v in m.check_budget(budget, kind)) for m in fleet}
+    rows = [
+        DeviceRow(m.name, m.count, words[m.name], grouped.device_ceiling(m.name)) for m in fleet
+    ]
+    left_out = [grouped.count_excluded(width) for width in grouped.widths]
     draw_fleet(
         path,
         grouped.widths,

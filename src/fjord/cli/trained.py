@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width, parse_width
 from fjord.data.federated import FederatedData
 from fjord.elastic.description import ModelInfo
@@ -166,7 +166,7 @@ def _recipe(name: str) -> Experiment | CentralExperiment:
 def _data(path: Path, setting: Experiment | CentralExperiment) -> FederatedData:
     try:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(setting.seed, "data"))
+            torch.manual_seed(derive_seed(setting.seed, "data"))
             return setting.data(setting.seed)
     except (ValueError, OSError) as error:
         raise UserError(

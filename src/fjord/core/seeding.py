@@ -4,22 +4,22 @@ import hashlib
 from collections.abc import Iterator
 
 
-def derive(seed: int, *path: str | int) -> int:
+def derive_seed(seed: int, *path: str | int) -> int:
     """Return a 63-bit seed for the decision at `path`; equal paths give equal seeds everywhere.
 
-    >>> derive(7, "client", 3, "width") == derive(7, "client", 3, "width")
+    >>> derive_seed(7, "client", 3, "width") == derive_seed(7, "client", 3, "width")
     True
-    >>> derive(7, "client", 3) == derive(7, "client", 4)
+    >>> derive_seed(7, "client", 3) == derive_seed(7, "client", 4)
     False
     """
     text = repr((seed, *path)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-class Shuffled:
+class ShuffledRange:
     """A random order of 0 ... size - 1 whose items are computed when asked for: the size costs nothing.
 
-    >>> sorted(Shuffled(10, 7)) == list(range(10))
+    >>> sorted(ShuffledRange(10, 7)) == list(range(10))
     True
     """
 
@@ -46,5 +46,5 @@ class Shuffled:
         mask = (1 << self.half) - 1
         left, right = value >> self.half, value & mask
         for turn in range(4):
-            left, right = right, left ^ (derive(self.seed, turn, right) & mask)
+            left, right = right, left ^ (derive_seed(self.seed, turn, right) & mask)
         return left << self.half | right

@@ -3,6 +3,7 @@
 import math
 import re
 from decimal import Decimal
+from typing import Any
 
 from fjord.core.errors import UserError
 
@@ -36,6 +37,19 @@ def parse_seconds(name: str, text: str) -> float:
         {unit.lower(): value for unit, value in TIMES.items()},
         "us, ms, s, min or h, such as 60s",
     )
+
+
+def parse_duration(name: str, value: Any) -> float:
+    """Return a time, which may be 0, and is in seconds where it has no unit.
+
+    >>> parse_seconds_column("deadline", "2min"), parse_seconds_column("latency", "50 ms"), parse_seconds_column("deadline", 60)
+    (120.0, 0.05, 60.0)
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return parse_seconds(name, str(value))
+    return parse_seconds(name, f"{number}s") if number else 0.0
 
 
 def parse_bytes(name: str, text: str) -> int:
@@ -102,6 +116,17 @@ def format_seconds(seconds: float, digits: int = 2) -> str:
     ('3.3s', '13ms', '260s', '20us')
     """
     return _shown(seconds, {"us": 1e-6, "ms": 1e-3, "s": 1.0}, digits)
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time as people read it.
+
+    >>> [format_deadline(s) for s in (0.25, 71.2, 132, 5400, 200000)]
+    ['0.25 s', '71.2 s', '132 s', '90 min', '55.6 h']
+    """
+    if seconds < 600:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 36000 else f"{seconds / 3600:,.1f} h"
 
 
 def format_bytes(size: float, digits: int = 2) -> str:

@@ -71,7 +71,7 @@ def kept_units(width: Width, full: int, multiple: int = 1) -> int:
 class WidthSpace:
     """The candidate widths P in rising order, each with its probability under D_P.
 
-    >>> uniform_widths(5).upto("2/5")
+    >>> uniform_widths(5).up_to("2/5")
     WidthSpace(1/5: 1/2, 2/5: 1/2)
     """
 
@@ -108,7 +108,7 @@ class WidthSpace:
         """The widest candidate, p_max."""
         return self.widths[-1]
 
-    def upto(self, ceiling: WidthLike) -> Self:
+    def up_to(self, ceiling: WidthLike) -> Self:
         """Return D_P conditioned on widths up to the ceiling."""
         limit = parse_width(ceiling)
         if limit not in self._conditioned:

@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fjord.data.federated import IGNORED_TARGET
+
 CHARACTERS = (
     "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
 )
 PADDING, UNKNOWN, BEGIN, END = 0, len(CHARACTERS) + 1, len(CHARACTERS) + 2, len(CHARACTERS) + 3
 VOCABULARY = len(CHARACTERS) + 4
 LENGTH = 80
-IGNORED = -100  # as in fjord.objective, which this layer may not import
 
 Sequences = tuple[NDArray[np.uint8], NDArray[np.int8], NDArray[np.int64]]
 
@@ -29,7 +30,7 @@ def _numbers() -> NDArray[np.uint8]:
 NUMBERS = _numbers()
 
 
-def numbered(text: str) -> NDArray[np.uint8]:
+def encode_text(text: str) -> NDArray[np.uint8]:
     """Return the number of each character.
 
     >>> numbered("dh\u00e9").tolist()
@@ -39,11 +40,11 @@ def numbered(text: str) -> NDArray[np.uint8]:
     return NUMBERS[np.minimum(codes, 255)]
 
 
-def sequences(texts: Sequence[str]) -> Sequences:
+def cut_sequences(texts: Sequence[str]) -> Sequences:
     """Cut each text, between its begin and its end, into sequences; return inputs, targets and sequences per text.
 
     A text is padded to a multiple of 81 characters. Of every 81 the first 80 are the input and the last 80 the
-    target, so that the target is the next character everywhere; padding as a target is `IGNORED`.
+    target, so that the target is the next character everywhere; padding as a target is `IGNORED_TARGET`.
     """
     sizes = np.array([len(text) for text in texts], np.int64)
     pieces = -(-(sizes + 2) // (LENGTH + 1))
@@ -51,14 +52,14 @@ def sequences(texts: Sequence[str]) -> Sequences:
     flat = np.full(int(pieces.sum()) * (LENGTH + 1), PADDING, np.uint8)
     flat[starts], flat[starts + sizes + 1] = BEGIN, END
     shifts = starts + 1 - (np.cumsum(sizes) - sizes)
-    flat[np.arange(sizes.sum()) + np.repeat(shifts, sizes)] = numbered("".join(texts))
+    flat[np.arange(sizes.sum()) + np.repeat(shifts, sizes)] = encode_text("".join(texts))
     rows = flat.reshape(-1, LENGTH + 1)
     targets = rows[:, 1:].astype(np.int8)
-    targets[targets == PADDING] = IGNORED
+    targets[targets == PADDING] = IGNORED_TARGET
     return np.ascontiguousarray(rows[:, :-1]), targets, pieces
 
 
-def lines_of_windows(windows: Iterable[tuple[str, str]]) -> list[str]:
+def lines_from_windows(windows: Iterable[tuple[str, str]]) -> list[str]:
     """Put lines together again from windows (some characters, the next one) that were moved along them.
 
     LEAF moves a window of 80 over each line, which it fills up with spaces in front. A window that does not go on
@@ -75,7 +76,7 @@ def lines_of_windows(windows: Iterable[tuple[str, str]]) -> list[str]:
     return ["".join(line) for line in lines]
 
 
-def joined(lines: Iterable[str]) -> list[str]:
+def join_lines(lines: Iterable[str]) -> list[str]:
     """Join lines that end in a line break with the ones after them: a text goes on until a line ends without."""
     texts: list[list[str]] = [[]]
     for line in lines:

@@ -12,6 +12,8 @@ from fjord.core.errors import UserError
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets."""
+IGNORED_TARGET = -100
+"""A target that counts in no loss and no metric, such as padding."""
 PrepareInputs = Callable[[Tensor, torch.Generator | None], Tensor]
 """What the model sees of a batch of stored inputs; random with a generator (training), never without (tests)."""
 
@@ -97,12 +99,12 @@ class PartitionedData:
         """Return the number of training examples of one client."""
         return len(self.rows[client_id])
 
-    def union(self) -> Batch:
+    def all_examples(self) -> Batch:
         """Return the training examples of all clients: the dataset of training that is not federated."""
         return self.inputs, as_int64(self.targets)
 
 
-def partition(
+def partition_tensors(
     train: Batch,
     clients: Tensor,
     test: Batch,
@@ -123,7 +125,7 @@ def partition(
         raise UserError(
             f"clients: client {empty} has no examples; number the clients from 0 without a gap"
         )
-    rows = rows_of(clients)
+    rows = rows_by_client(clients)
     owners = torch.full((len(test[0]),), -1) if test_clients is None else test_clients
     _demand_numbers("test_clients", owners, -1, len(rows) - 1)
     return PartitionedData(
@@ -131,7 +133,7 @@ def partition(
     )
 
 
-def rows_of(clients: Tensor) -> tuple[Tensor, ...]:
+def rows_by_client(clients: Tensor) -> tuple[Tensor, ...]:
     """Return the examples of each client, in order."""
     return clients.argsort(stable=True).split(torch.bincount(clients).tolist())
 
@@ -164,13 +166,13 @@ class GeneratedData:
         num_clients: int,
         make: Callable[[int], Batch],
         test: TestSet,
-        remembered: int = 512,
+        cache_size: int = 512,
         prepare: PrepareInputs = identity_transform,
         count: Callable[[int], int] | None = None,
     ) -> None:
         if type(num_clients) is not int or num_clients < 1:
             raise UserError(f"num_clients={num_clients!r} must be a whole number of at least 1")
         self.num_clients, self.test, self.prepare = num_clients, test, prepare
-        self.examples = lru_cache(maxsize=remembered)(make)
+        self.examples = lru_cache(maxsize=cache_size)(make)
         if count is not None:
             self.num_examples = count

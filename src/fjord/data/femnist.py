@@ -9,11 +9,11 @@ from fjord.core.errors import UserError
 from fjord.data import federated
 from fjord.data.augment import ScalePixels
 from fjord.data.cache import load_cached
+from fjord.data.from_dataset import split_held_out
 from fjord.data.images import decode_images, read_images, read_labels
 from fjord.data.leaf import SIDE, LeafImages, leaf_folders, read_leaf
-from fjord.data.own import split_held_out
 from fjord.data.partitioners import assign_by_name, assign_clients
-from fjord.data.sources import find_source, fingerprint, is_local, open_split, split_names
+from fjord.data.sources import find_source, is_local, open_split, source_fingerprint, split_names
 
 HUB = "flwrlabs/femnist"
 NUM_CLASSES = 62
@@ -51,13 +51,15 @@ def load_skewed(
     Its clients differ in what they write, not in how. `source` has the columns image and label and the splits train
     and test; by default it is the folder emnist_byclass in FJORD_DATA. `partition` may be any that CIFAR10 has.
     """
-    key = fingerprint(find_source(source, "emnist_byclass", None))
+    key = source_fingerprint(find_source(source, "emnist_byclass", None))
     found = load_cached("emnist", {**key, "version": 1}, lambda: _decode_skewed(key["source"]))
     clients = assign_clients(found, found["train_labels"], partition, num_clients, seed)
     train, test = (
         (found[f"{split}_images"], found[f"{split}_labels"]) for split in ("train", "test")
     )
-    return federated.partition(train, clients, test, prepare=ScalePixels(), digest=found.digest)
+    return federated.partition_tensors(
+        train, clients, test, prepare=ScalePixels(), digest=found.digest
+    )
 
 
 def _decode_skewed(source: str) -> dict[str, Tensor]:
@@ -71,7 +73,7 @@ def _decode_skewed(source: str) -> dict[str, Tensor]:
 
 
 def _of_writers(source: str, split_seed: int) -> federated.PartitionedData:
-    key = fingerprint(source)
+    key = source_fingerprint(source)
     found = load_cached(
         "femnist",
         {**key, "split_seed": split_seed, "version": 1},
@@ -81,7 +83,7 @@ def _of_writers(source: str, split_seed: int) -> federated.PartitionedData:
         [found[f"{part}_{name}"] for name in ("images", "labels", "clients")]
         for part in ("train", "test")
     )
-    return federated.partition(
+    return federated.partition_tensors(
         (train[0], train[1]),
         train[2],
         (test[0], test[1]),

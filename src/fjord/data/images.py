@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fjord.core.errors import UserError
-from fjord.data.sources import library, open_split
+from fjord.data.sources import import_library, open_split
 
 MODES = {1: "L", 3: "RGB"}
 """Pillow's name for pictures of one and of three channels."""
@@ -45,7 +45,7 @@ def decode_images(table: Any, column: str, shape: tuple[int, int, int], where: s
 
 
 def _encoded(table: Any, column: str, where: str) -> Any:
-    datasets, arrow = library("datasets"), library("pyarrow")
+    datasets, arrow = import_library("datasets"), import_library("pyarrow")
     try:
         return table.select_columns([column]).cast_column(column, datasets.Image(decode=False))
     except (TypeError, ValueError, arrow.ArrowException) as error:
@@ -58,7 +58,7 @@ def _decoded(cell: dict[str, Any] | None, shape: tuple[int, int, int]) -> np.nda
     """Return one image as (channels, height, width)."""
     if cell is None or (cell["bytes"] is None and cell["path"] is None):
         raise UserError("there is no image")
-    pillow = library("PIL.Image")
+    pillow = import_library("PIL.Image")
     try:
         picture = pillow.open(cell["path"] if cell["bytes"] is None else io.BytesIO(cell["bytes"]))
     except pillow.UnidentifiedImageError:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.data.cache import CachedTensors, load_cached
-from fjord.data.sources import library
+from fjord.data.sources import import_library
 
 ALLOWED = (
     "iid, dirichlet-A with a number A such as dirichlet-0.5, shards-N with N shards for each client"
@@ -24,15 +24,15 @@ ALLOWED = (
 def assign_clients(
     data: CachedTensors, labels: Tensor, how: str, num_clients: int, seed: int
 ) -> Tensor:
-    """Return what `assign` does for labels of this data, from the cache if it was done before."""
+    """Return what `partition_labels` does for labels of this data, from the cache if it was done before."""
     _parsed(how)
     key = {"data": data.digest, "how": how, "num_clients": num_clients, "seed": seed, "version": 1}
-    return load_cached("clients", key, lambda: {"clients": assign(labels, how, num_clients, seed)})[
-        "clients"
-    ]
+    return load_cached(
+        "clients", key, lambda: {"clients": partition_labels(labels, how, num_clients, seed)}
+    )["clients"]
 
 
-def assign(labels: Tensor, how: str, num_clients: int, seed: int) -> Tensor:
+def partition_labels(labels: Tensor, how: str, num_clients: int, seed: int) -> Tensor:
     """Return the client of each example: equal random parts ("iid"), or label-skewed ones.
 
     "dirichlet-A" spreads each label over the clients in shares drawn from Dirichlet(A). "shards-N" sorts by label
@@ -47,12 +47,12 @@ def assign(labels: Tensor, how: str, num_clients: int, seed: int) -> Tensor:
         raise UserError(
             f"partition={how!r}: {num_clients} clients need more shards than the {len(labels)} examples"
         )
-    order = np.random.default_rng(derive(seed, "partition", "order")).permutation(len(labels))
+    order = np.random.default_rng(derive_seed(seed, "partition", "order")).permutation(len(labels))
     table = {
         "label": labels.numpy()[order],
         "row": order,
     }  # flwr-datasets cuts "iid" parts without shuffling
-    partitioner = _partitioner(kind, number, num_clients, derive(seed, "partition", how))
+    partitioner = _partitioner(kind, number, num_clients, derive_seed(seed, "partition", how))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning for every draw that leaves a client empty
         try:
@@ -69,7 +69,7 @@ def assign(labels: Tensor, how: str, num_clients: int, seed: int) -> Tensor:
 
 def assign_by_name(names: Sequence[str]) -> tuple[Tensor, list[str]]:
     """Return the client of each example of which the client's name is given, and the clients' names in order."""
-    partitioner = library("flwr_datasets.partitioner").NaturalIdPartitioner("name")
+    partitioner = import_library("flwr_datasets.partitioner").NaturalIdPartitioner("name")
     with redirect_stderr(io.StringIO()):  # its progress bar cannot be turned off
         clients = _clients(partitioner, {"name": names, "row": range(len(names))})
     return clients, [
@@ -86,7 +86,7 @@ def _parsed(how: str) -> tuple[str, str]:
 
 
 def _partitioner(kind: str, number: str, num_clients: int, seed: int) -> Any:
-    partitioners = library("flwr_datasets.partitioner")
+    partitioners = import_library("flwr_datasets.partitioner")
     if kind == "iid":
         return partitioners.IidPartitioner(num_clients)
     if kind == "shards":
@@ -98,7 +98,7 @@ def _partitioner(kind: str, number: str, num_clients: int, seed: int) -> Any:
 
 def _clients(partitioner: Any, table: Mapping[str, Any]) -> Tensor:
     """Return the client of each row; -1 where the partitioner leaves a row out."""
-    partitioner.dataset = library("datasets").Dataset.from_dict(table)
+    partitioner.dataset = import_library("datasets").Dataset.from_dict(table)
     clients = torch.full((len(table["row"]),), -1)
     for client in range(partitioner.num_partitions):
         clients[torch.tensor(partitioner.load_partition(client)["row"][:])] = client

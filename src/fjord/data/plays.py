@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fjord.core.errors import UserError
-from fjord.data.characters import joined, lines_of_windows
+from fjord.data.characters import join_lines, lines_from_windows
 from fjord.data.leaf import leaf_folders, leaf_users
 from fjord.data.sources import is_local, local_folder, open_split, split_names
 
@@ -43,7 +43,7 @@ def read_plays(source: str) -> PlayTexts:
         return _rows(source)
     parts = [_leaf(part) for part in leaf_folders(folder) if any(part.glob("*.json"))]
     if parts:
-        return PlayTexts(parts[0], parts[1] if len(parts) == 2 else None, joined)
+        return PlayTexts(parts[0], parts[1] if len(parts) == 2 else None, join_lines)
     raise UserError(
         f"source {source}: nothing here can be read as plays; the folder may hold {LAYOUTS}"
     )
@@ -99,7 +99,7 @@ def _parsed(text: bytes, where: str) -> dict[str, Any]:
 
 def _rows(source: str) -> PlayTexts:
     test = _lines(_table_rows(source, "test")) if "test" in split_names(source) else None
-    return PlayTexts(_lines(_table_rows(source, "train")), test, joined)
+    return PlayTexts(_lines(_table_rows(source, "train")), test, join_lines)
 
 
 def _table_rows(source: str, split: str) -> Iterator[tuple[str, str, str]]:
@@ -119,5 +119,5 @@ def _demand_text(where: str, **columns: list[Any]) -> None:
 def _lines(rows: Iterable[tuple[str, str, str]]) -> Roles:
     roles: Roles = {}
     for role, windows in groupby(rows, itemgetter(0)):
-        roles.setdefault(role, []).extend(lines_of_windows((x, y) for _, x, y in windows))
+        roles.setdefault(role, []).extend(lines_from_windows((x, y) for _, x, y in windows))
     return roles

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fjord.core.errors import UserError
 from fjord.data.cache import load_cached
-from fjord.data.characters import sequences
-from fjord.data.federated import PartitionedData, partition
+from fjord.data.characters import cut_sequences
+from fjord.data.federated import PartitionedData, partition_tensors
 from fjord.data.plays import PlayTexts, read_plays
-from fjord.data.sources import find_source, fingerprint
+from fjord.data.sources import find_source, source_fingerprint
 
 HUB = "flwrlabs/shakespeare"
 VERSION = 1
@@ -42,28 +42,28 @@ def load(
         raise UserError(f"max_clients={max_clients!r} must be at least 1, or None for all")
     place = find_source(source, "shakespeare", HUB)
     options = {"min_speeches": min_speeches, "max_clients": max_clients, "version": VERSION}
-    key = {**fingerprint(place), **options}
+    key = {**source_fingerprint(place), **options}
     found = load_cached("shakespeare", key, lambda: _decoded(place, min_speeches, max_clients))
     train, test = (
         [found[f"{part}_{name}"] for name in ("inputs", "targets", "clients")]
         for part in ("train", "test")
     )
-    return partition(
+    return partition_tensors(
         (train[0], train[1]),
         train[2],
         (test[0], test[1]),
         test[2],
-        prepare=as_numbers,
+        prepare=prepare_characters,
         digest=found.digest,
     )
 
 
-def as_numbers(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+def prepare_characters(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return characters, stored in bytes, as an embedding takes them."""
     return inputs.long()
 
 
-def held_out(speeches: list[str]) -> tuple[list[str], list[str]]:
+def split_speeches(speeches: list[str]) -> tuple[list[str], list[str]]:
     """Return what a role trains on, and its last tenth, but at least one speech, which it is tested on."""
     kept = len(speeches) - max(1, len(speeches) // 10)
     return speeches[:kept], speeches[kept:]
@@ -89,7 +89,7 @@ def _decoded(source: str, min_speeches: int, max_clients: int | None) -> dict[st
 
 def _tensors(plays: PlayTexts, chosen: list[str]) -> dict[str, Tensor]:
     if plays.test is None:
-        parts = [held_out(plays.train[role]) for role in chosen]
+        parts = [split_speeches(plays.train[role]) for role in chosen]
     else:
         parts = [(plays.train[role], plays.test.get(role, [])) for role in chosen]
     train, test = ([plays.texts(part[i]) for part in parts] for i in range(2))
@@ -97,7 +97,7 @@ def _tensors(plays: PlayTexts, chosen: list[str]) -> dict[str, Tensor]:
 
 
 def _part(name: str, texts: list[list[str]]) -> dict[str, Tensor]:
-    inputs, targets, pieces = sequences([text for own in texts for text in own])
+    inputs, targets, pieces = cut_sequences([text for own in texts for text in own])
     clients = np.repeat(np.arange(len(texts)), [len(own) for own in texts])
     arrays = {"inputs": inputs, "targets": targets, "clients": np.repeat(clients, pieces)}
     return {f"{name}_{key}": torch.from_numpy(array) for key, array in arrays.items()}

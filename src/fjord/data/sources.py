@@ -67,7 +67,7 @@ def local_folder(source: str) -> Path:
     return path
 
 
-def fingerprint(source: str) -> dict[str, Any]:
+def source_fingerprint(source: str) -> dict[str, Any]:
     """Return what tells one state of a source from another: its files' sizes and times, or a hub's name@revision."""
     if not is_local(source):
         return {"source": source}
@@ -85,7 +85,7 @@ def _hidden(path: Path) -> bool:
     )  # what hubs and git keep beside the data
 
 
-def library(name: str) -> Any:
+def import_library(name: str) -> Any:
     """Import a library of the optional extra, or say how to get it."""
     try:
         return importlib.import_module(name)
@@ -130,9 +130,9 @@ def open_split(source: str, split: str, columns: Sequence[str]) -> Any:
 def _reading(source: str) -> Iterator[tuple[Any, dict[str, str | None]]]:
     """Give `datasets` and what it takes for a source; its errors are said in terms of the source."""
     datasets, errors, arrow = (
-        library("datasets"),
-        library("datasets.exceptions"),
-        library("pyarrow"),
+        import_library("datasets"),
+        import_library("datasets.exceptions"),
+        import_library("pyarrow"),
     )
     datasets.disable_progress_bars()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs stands in the error
@@ -164,8 +164,8 @@ def _unreadable(source: str, error: Exception) -> str:
     columns: dict[Path, list[str]] = {}
     for file in sorted(local_folder(source).rglob("*.parquet")) if is_local(source) else ():
         try:
-            table = library("pyarrow.parquet").read_table(file)
-        except (OSError, library("pyarrow").ArrowException) as fault:
+            table = import_library("pyarrow.parquet").read_table(file)
+        except (OSError, import_library("pyarrow").ArrowException) as fault:
             return f"{file}: this parquet file cannot be read, it may be damaged or cut short ({fault})"
         if not len(table):
             return f"{file}: there are no rows in it"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import Shuffled, derive
+from fjord.core.seeding import ShuffledRange, derive_seed
 from fjord.data.federated import Batch, GeneratedData, TestSet
 
 STROKES = """
@@ -89,11 +89,11 @@ def _distance(segments: Tensor, inked: Tensor) -> Tensor:
 
 def draw_writer(seed: int, client_id: int, count: int, part: str, skew: float) -> Batch:
     """Return some examples of one writer, whose choice of characters is skewed (Dirichlet)."""
-    generator = torch.Generator().manual_seed(derive(seed, "writer", client_id, part))
-    taste = np.random.default_rng(derive(seed, "writer", client_id, "taste"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "writer", client_id, part))
+    taste = np.random.default_rng(derive_seed(seed, "writer", client_id, "taste"))
     liking = torch.from_numpy(taste.dirichlet([skew] * NUM_CLASSES))
     labels = torch.multinomial(liking, count, replacement=True, generator=generator)
-    return draw_character(labels, derive(seed, "writer", client_id, "hand"), generator), labels
+    return draw_character(labels, derive_seed(seed, "writer", client_id, "hand"), generator), labels
 
 
 def synthetic_writers(
@@ -105,7 +105,8 @@ def synthetic_writers(
             f"num_clients={num_clients}, examples={examples}, held_out={held_out} must be at least 1"
         )
     chosen = sorted(
-        Shuffled(num_clients, derive(seed, "test writers"))[i] for i in range(min(200, num_clients))
+        ShuffledRange(num_clients, derive_seed(seed, "test writers"))[i]
+        for i in range(min(200, num_clients))
     )
     tested = [draw_writer(seed, client, held_out, "test", skew) for client in chosen]
     inputs, targets = (torch.cat(tensors) for tensors in zip(*tested, strict=True))

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width, WidthLike, parse_width
 from fjord.deploy.limits import CostLimits, CostMeter, format_cost
 from fjord.elastic.model import ElasticModel
@@ -76,7 +76,7 @@ def search_widths(
     )
     hunt = _Hunt(model, score, CostMeter(model, limits), chosen, list(batches or []), evaluations)
     hunt.begin()
-    best = hunt.run(random.Random(derive(seed, "search")))
+    best = hunt.run(random.Random(derive_seed(seed, "search")))
     if not is_trained(model, hunt.widths_of(best)):
         recalibrate(model, hunt.widths_of(best), hunt.batches)
     return hunt.found(best)

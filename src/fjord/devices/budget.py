@@ -55,10 +55,10 @@ class Budget:
         return cls(**{key: readers[key](f"{prefix}{key}", value) for key, value in given.items()})
 
     @classmethod
-    def words(cls, text: str) -> dict[str, str]:
+    def split_limits(cls, text: str) -> dict[str, str]:
         """Return limits written as words, checked but as they were.
 
-        >>> Budget.words("memory=512MB deadline=60s examples=500")
+        >>> Budget.split_limits("memory=512MB deadline=60s examples=500")
         {'memory': '512MB', 'deadline': '60s', 'examples': '500'}
         """
         limits: dict[str, str] = {}

@@ -26,20 +26,20 @@ class FleetDevice:
     memory: int | None = None
     bandwidth: float | None = None
 
-    def own(self, budget: Budget) -> Budget:
+    def limit_budget(self, budget: Budget) -> Budget:
         """Return the budget within what the device has."""
         limits = [limit for limit in (self.memory, budget.memory) if limit is not None]
         return replace(
             budget, memory=min(limits, default=None), bandwidth=self.bandwidth or budget.bandwidth
         )
 
-    def verdicts(self, budget: Budget, kd: bool | None) -> list[BudgetVerdict]:
+    def check_budget(self, budget: Budget, kd: bool | None) -> list[BudgetVerdict]:
         """Return how each width stands, under the budget and what the device has."""
-        return self.profile.verdicts(self.own(budget), kd)
+        return self.profile.check_budget(self.limit_budget(budget), kd)
 
-    def widest(self, budget: Budget, kd: bool | None) -> Width | None:
+    def widest_fit(self, budget: Budget, kd: bool | None) -> Width | None:
         """Return the widest that fits; None if nothing does."""
-        return max((v.cost.width for v in self.verdicts(budget, kd) if v.fits), default=None)
+        return max((v.cost.width for v in self.check_budget(budget, kd) if v.fits), default=None)
 
 
 def read_fleet_table(
@@ -85,7 +85,7 @@ def _rows(path: Path) -> list[Any]:
 
 def _machine(row: Mapping[str, Any], number: int, reference: DeviceProfile | None) -> FleetDevice:
     if "fjord_profile" in row:
-        profile = DeviceProfile.of_json(row)
+        profile = DeviceProfile.from_json(row)
         return FleetDevice(profile.device, 1, profile)
     strange = [str(key) for key in row if key not in COLUMNS]
     if strange:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import Shuffled, derive
+from fjord.core.seeding import ShuffledRange, derive_seed
 from fjord.core.units import format_bytes
 from fjord.core.width import Width
 from fjord.devices.budget import Budget
@@ -22,39 +22,41 @@ class DeviceGrouping:
 
     widths: tuple[Width, ...]
     """What the model can be cut to."""
-    widest: dict[str, Width | None]
+    widest_fits: dict[str, Width | None]
     """What each kind of device can carry; None for nothing."""
     counts: dict[str, int]
     tiers: tuple[Width, ...]
     """The ceilings, in rising order."""
 
-    def ceiling(self, name: str) -> Width | None:
+    def device_ceiling(self, name: str) -> Width | None:
         """Return the ceiling of a kind of device: the highest tier that it can carry."""
-        own = self.widest[name]
+        own = self.widest_fits[name]
         return None if own is None else max(tier for tier in self.tiers if tier <= own)
 
-    def left_out(self, ceiling: Width) -> int:
+    def count_excluded(self, ceiling: Width) -> int:
         """Return how many devices cannot carry a width."""
         return sum(
             n
             for name, n in self.counts.items()
-            if (own := self.widest[name]) is None or own < ceiling
+            if (own := self.widest_fits[name]) is None or own < ceiling
         )
 
-    def in_tier(self, tier: Width) -> int:
+    def count_in_tier(self, tier: Width) -> int:
         """Return how many devices get this ceiling."""
-        return sum(n for name, n in self.counts.items() if self.ceiling(name) == tier)
+        return sum(n for name, n in self.counts.items() if self.device_ceiling(name) == tier)
 
-    def ceilings(self, num_clients: int | None = None) -> list[Width]:
+    def client_ceilings(self, num_clients: int | None = None) -> list[Width]:
         """Return a ceiling for each client: one for each device that can take part, in order; or for so many clients.
 
         Those are dealt the devices in random order, over and over.
         """
-        each = [self.ceiling(name) for name, n in self.counts.items() for _ in range(n)]
+        each = [self.device_ceiling(name) for name, n in self.counts.items() for _ in range(n)]
         held = [ceiling for ceiling in each if ceiling is not None]
         if num_clients is None:
             return held
-        return [held[place % len(held)] for place in Shuffled(num_clients, derive(0, "fleet"))]
+        return [
+            held[place % len(held)] for place in ShuffledRange(num_clients, derive_seed(0, "fleet"))
+        ]
 
 
 def group_devices(
@@ -68,7 +70,7 @@ def group_devices(
     ]
     if twice:
         raise UserError(f"device {twice[0]} is listed more than once; give each a name of its own")
-    widest = {machine.name: machine.widest(budget, kd) for machine in machines}
+    widest = {machine.name: machine.widest_fit(budget, kd) for machine in machines}
     counts = {machine.name: machine.count for machine in machines}
     carried: Counter[Width] = Counter()
     for name, width in widest.items():
@@ -111,7 +113,7 @@ def best_ceilings(carried: Mapping[Width, int], num_tiers: int) -> tuple[Width, 
 
 def _nothing(machines: Sequence[FleetDevice], budget: Budget, kd: bool | None) -> str:
     """Say what the device that comes nearest would need: of those that some budget would do for, if there are any."""
-    stand = {machine: machine.verdicts(budget, kd)[0] for machine in machines}
+    stand = {machine: machine.check_budget(budget, kd)[0] for machine in machines}
 
     def distance(machine: FleetDevice) -> tuple[bool, bool, int, float]:
         verdict = stand[machine]
@@ -132,7 +134,7 @@ def _nothing(machines: Sequence[FleetDevice], budget: Budget, kd: bool | None) -
         has, need = format_bytes(nearest.memory, 3), format_bytes(verdict.cost.memory_bytes)
         why = f"has {has} of memory, and the smallest width {verdict.cost.width} needs {need}: no budget would do"
         return f"no device can take part; {nearest.name}, the nearest, {why}"
-    return f"no device can take part; {nearest.name}, the nearest: {nothing_fits_message(nearest.own(budget), verdict)}"
+    return f"no device can take part; {nearest.name}, the nearest: {nothing_fits_message(nearest.limit_budget(budget), verdict)}"
 
 
 def _too_small(machine: FleetDevice, verdict: BudgetVerdict) -> bool:

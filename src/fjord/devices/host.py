@@ -90,15 +90,15 @@ class HostLimits:
     """Processes for each core; at twice as many it goes down two tiers, and so on."""
     min_battery: float | None = None
     """Percent; below it, one tier."""
-    spare: int | None = None
+    spare_bytes: int | None = None
     """Bytes of memory that training must leave free."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Self:
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
         """Return the limits in a node's configuration.
 
-        >>> Limits.of({"max-load": 1.5, "client-id": 3})
-        Limits(max_load=1.5, min_battery=None, spare=None)
+        >>> HostLimits.from_config({"max-load": 1.5, "client-id": 3})
+        HostLimits(max_load=1.5, min_battery=None, spare_bytes=None)
         """
         given = {key: _number(key, config[key]) for key in KEYS if key in config}
         if given.get("max-load", 1) <= 0:
@@ -112,7 +112,9 @@ class HostLimits:
 
     def __bool__(self) -> bool:
         """Say whether there is any."""
-        return any(limit is not None for limit in (self.max_load, self.min_battery, self.spare))
+        return any(
+            limit is not None for limit in (self.max_load, self.min_battery, self.spare_bytes)
+        )
 
     def tiers_down(self, now: HostReading) -> tuple[int, str]:
         """Return by how many tiers a device is weaker because of its load and its battery, and why."""
@@ -131,11 +133,11 @@ class HostLimits:
             why.append(f"battery at {now.battery}%")
         return down, ", ".join(why)
 
-    def room(self, now: HostReading) -> float:
+    def free_bytes(self, now: HostReading) -> float:
         """Return how many bytes training may take."""
-        if self.spare is None:
+        if self.spare_bytes is None:
             return math.inf
-        return _told("spare-mb", now.memory, "/proc/meminfo") - self.spare
+        return _told("spare-mb", now.memory, "/proc/meminfo") - self.spare_bytes
 
 
 def _number(key: str, value: Any) -> float:

@@ -81,7 +81,7 @@ class DeviceProfile:
         return tuple(sorted({cost.width for cost in self.costs}))
 
     @property
-    def kinds(self) -> tuple[bool | None, ...]:
+    def kd_kinds(self) -> tuple[bool | None, ...]:
         """With and without distillation: what the profile holds."""
         return tuple(dict.fromkeys(cost.kd for cost in self.costs))
 
@@ -91,15 +91,15 @@ class DeviceProfile:
 
     def _of(self, kd: bool | None) -> list[WidthCost]:
         """Return the costs of one kind; None takes the only kind there is."""
-        if kd is None and len(self.kinds) == 1:
-            kd = self.kinds[0]
-        if kd not in self.kinds:
+        if kd is None and len(self.kd_kinds) == 1:
+            kd = self.kd_kinds[0]
+        if kd not in self.kd_kinds:
             raise UserError(
-                f"kd={kd}: the profile of {self.model} holds kd={', '.join(map(str, self.kinds))}"
+                f"kd={kd}: the profile of {self.model} holds kd={', '.join(map(str, self.kd_kinds))}"
             )
         return sorted((cost for cost in self.costs if cost.kd is kd), key=lambda cost: cost.width)
 
-    def verdicts(self, budget: Budget, kd: bool | None = None) -> list[BudgetVerdict]:
+    def check_budget(self, budget: Budget, kd: bool | None = None) -> list[BudgetVerdict]:
         """Return how each width stands, in rising order."""
         return [self._verdict(cost, budget) for cost in self._of(kd)]
 
@@ -118,15 +118,15 @@ class DeviceProfile:
         limits = [name for name, broken in (("deadline", late), ("memory", large)) if broken]
         return BudgetVerdict(cost, transfer, train, tuple(limits))
 
-    def widest(self, budget: Budget, kd: bool | None = None) -> Width:
+    def widest_fit(self, budget: Budget, kd: bool | None = None) -> Width:
         """Return the widest ceiling that fits; if none does, the error says which budget would do."""
-        verdicts = self.verdicts(budget, kd)
+        verdicts = self.check_budget(budget, kd)
         fitting = [verdict.cost.width for verdict in verdicts if verdict.fits]
         if not fitting:
             raise UserError(nothing_fits_message(budget, verdicts[0]))
         return max(fitting)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return plain data; docs/devices.md names the keys."""
         plain = {
             **asdict(self),
@@ -134,11 +134,11 @@ class DeviceProfile:
         }
         return {"fjord_profile": VERSION, **plain}
 
-    def answer(self, budget: Budget) -> dict[str, Any]:
+    def fit_summary(self, budget: Budget) -> dict[str, Any]:
         """Return a budget and the widest that fits it, as plain data; null where nothing fits."""
         answers = []
-        for kd in self.kinds:
-            fitting = [verdict for verdict in self.verdicts(budget, kd) if verdict.fits]
+        for kd in self.kd_kinds:
+            fitting = [verdict for verdict in self.check_budget(budget, kd) if verdict.fits]
             best = max(fitting, key=lambda verdict: verdict.cost.width, default=None)
             row = {"kd": kd, "width": None if best is None else str(best.cost.width)}
             answers.append(
@@ -150,7 +150,7 @@ class DeviceProfile:
         return {"budget": asdict(budget), "answers": answers}
 
     @classmethod
-    def of_json(cls, data: Mapping[str, Any]) -> Self:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Return the profile in plain data."""
         if data.get("fjord_profile") != VERSION:
             raise UserError(
@@ -203,7 +203,7 @@ def _too_slow(budget: Budget, deadline: float, smallest: BudgetVerdict) -> str:
 def read_profile(path: str | Path) -> DeviceProfile:
     """Read the file of one profile."""
     try:
-        return DeviceProfile.of_json(json.loads(Path(path).read_text()))
+        return DeviceProfile.from_json(json.loads(Path(path).read_text()))
     except OSError as error:
         raise UserError(f"profile {path}: cannot be read: {error}") from error
     except (ValueError, TypeError, AttributeError) as error:

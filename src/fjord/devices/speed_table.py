@@ -11,10 +11,11 @@ from statistics import NormalDist
 from typing import Any, Self
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.tables import read_csv
+from fjord.core.units import format_duration, parse_duration
 from fjord.core.width import Width
-from fjord.devices.speeds import COLUMNS, ClientWorkload, TierSpeed, parse_seconds_column
+from fjord.devices.speeds import COLUMNS, ClientWorkload, TierSpeed
 
 PHONES = """
 ceiling,macs_per_second,down,up,latency,jitter
@@ -32,12 +33,12 @@ PRESETS = {"phones": PHONES}
 class SpeedTable:
     """The paces of all tiers, and when a round ends at the latest."""
 
-    paces: tuple[TierSpeed, ...]
+    tier_speeds: tuple[TierSpeed, ...]
     deadline: float | None = None
     """Simulated seconds; who would be back later is left out."""
 
     @classmethod
-    def of(
+    def from_rows(
         cls,
         rows: Iterable[Mapping[str, Any]],
         deadline: float | str | None = None,
@@ -45,7 +46,9 @@ class SpeedTable:
         folder: Path = Path(),
     ) -> Self:
         """Make a clock of the rows of a table, such as {"ceiling": "1/5", "macs_per_second": "2G", "down": ...}."""
-        paces = sorted((TierSpeed.of(row, folder) for row in rows), key=lambda pace: pace.ceiling)
+        paces = sorted(
+            (TierSpeed.from_row(row, folder) for row in rows), key=lambda pace: pace.ceiling
+        )
         if not paces:
             raise UserError("clock: there is no tier in the table")
         twice = [a.ceiling for a, b in pairwise(paces) if a.ceiling == b.ceiling]
@@ -53,32 +56,32 @@ class SpeedTable:
             raise UserError(f"clock: ceiling {twice[0]} is there more than once")
         return cls(tuple(paces), None if deadline is None else parse_deadline(deadline))
 
-    def pace(self, ceiling: Width) -> TierSpeed:
+    def find_speed(self, ceiling: Width) -> TierSpeed:
         """Return the pace of a device: that of the highest tier of the table that is not above its ceiling."""
-        found = [pace for pace in self.paces if pace.ceiling <= ceiling]
+        found = [pace for pace in self.tier_speeds if pace.ceiling <= ceiling]
         if not found:
             raise UserError(
-                f"clock: no tier for ceiling {ceiling}; the lowest is {self.paces[0].ceiling}"
+                f"clock: no tier for ceiling {ceiling}; the lowest is {self.tier_speeds[0].ceiling}"
             )
         return found[-1]
 
-    def seconds(
+    def client_seconds(
         self, ceiling: Width, work: ClientWorkload, *, seed: int, round_index: int, client_id: int
     ) -> float:
         """Return after how many seconds a client of this ceiling is back."""
-        pace = self.pace(ceiling)
-        return pace.seconds(work) * link_delay(
-            pace.jitter, derive(seed, "clock", round_index, client_id)
+        pace = self.find_speed(ceiling)
+        return pace.total_seconds(work) * jitter_factor(
+            pace.jitter, derive_seed(seed, "clock", round_index, client_id)
         )
 
-    def late(self, seconds: float) -> str | None:
+    def late_reason(self, seconds: float) -> str | None:
         """Say by when a client is back, if that is too late."""
         if self.deadline is None or seconds <= self.deadline:
             return None
-        return f"later than the deadline: {format_deadline(seconds)}"
+        return f"later than the deadline: {format_duration(seconds)}"
 
 
-def link_delay(jitter: float, seed: int) -> float:
+def jitter_factor(jitter: float, seed: int) -> float:
     """Return a log-normal factor of median 1 from a seed of 63 bits."""
     chance = ((seed >> 11) + 0.5) / (1 << 52)  # never 0 or 1
     return math.exp(jitter * NormalDist().inv_cdf(chance)) if jitter else 1.0
@@ -86,33 +89,22 @@ def link_delay(jitter: float, seed: int) -> float:
 
 def parse_deadline(value: float | str) -> float:
     """Return a deadline in seconds."""
-    seconds = parse_seconds_column("deadline", value)
+    seconds = parse_duration("deadline", value)
     if not seconds:
         raise UserError(f"deadline {value}: must be above 0, such as 60s or 2min")
     return seconds
 
 
-def format_deadline(seconds: float) -> str:
-    """Return a time as people read it.
-
-    >>> [format_deadline(s) for s in (0.25, 71.2, 132, 5400, 200000)]
-    ['0.25 s', '71.2 s', '132 s', '90 min', '55.6 h']
-    """
-    if seconds < 600:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 36000 else f"{seconds / 3600:,.1f} h"
-
-
 def find_speed_table(name: str) -> SpeedTable:
     """Return a preset, or read a table from a file (.csv, .json)."""
     if name in PRESETS:
-        return SpeedTable.of(csv.DictReader(PRESETS[name].strip().splitlines()))
+        return SpeedTable.from_rows(csv.DictReader(PRESETS[name].strip().splitlines()))
     if not name.endswith((".csv", ".json")):
         raise UserError(
             f"clock={name!r} is not {' or '.join(PRESETS)}, nor a .csv or .json file of tiers"
         )
     try:
-        return SpeedTable.of(_rows(Path(name)), folder=Path(name).parent)
+        return SpeedTable.from_rows(_rows(Path(name)), folder=Path(name).parent)
     except OSError as error:
         raise UserError(f"clock {name}: cannot be read: {error}") from error
     except ValueError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fjord.core.errors import UserError
-from fjord.core.units import parse_count, parse_rate, parse_seconds
+from fjord.core.units import parse_count, parse_duration, parse_rate
 from fjord.core.width import Width, parse_width
 
 SPEEDS = ("macs_per_second", "seconds_per_step", "profile")
@@ -47,7 +47,7 @@ class TierSpeed:
     """The standard deviation of the logarithm of a client's delay in a round; the median delay is 1."""
 
     @classmethod
-    def of(cls, row: Mapping[str, Any], folder: Path = Path()) -> Self:
+    def from_row(cls, row: Mapping[str, Any], folder: Path = Path()) -> Self:
         """Read one row of a table; profiles are files in the folder."""
         given = {key: value for key, value in row.items() if value not in (None, "")}
         _demand_columns(given)
@@ -58,16 +58,16 @@ class TierSpeed:
             parse_rate("up", given["up"]),
             None if speed is None else parse_count("macs_per_second", str(speed)),
             _steps(given, ceiling, folder),
-            parse_seconds_column("latency", given.get("latency", 0)),
+            parse_duration("latency", given.get("latency", 0)),
             _jitter(given.get("jitter", 0)),
         )
 
-    def seconds(self, work: ClientWorkload) -> float:
+    def total_seconds(self, work: ClientWorkload) -> float:
         """Return how long a client takes, without jitter: download, training, upload."""
         transfers = 2 * self.latency + work.bytes_down / self.down + work.bytes_up / self.up
-        return transfers + self.compute(work)
+        return transfers + self.training_seconds(work)
 
-    def compute(self, work: ClientWorkload) -> float:
+    def training_seconds(self, work: ClientWorkload) -> float:
         """Return the seconds of local training."""
         if self.macs_per_second is not None:
             return work.macs / self.macs_per_second
@@ -79,7 +79,7 @@ class TierSpeed:
         step, once = self.steps[work.width]
         return work.steps * step + once
 
-    def row(self) -> dict[str, Any]:
+    def to_row(self) -> dict[str, Any]:
         """Return the numbers as plain data, in seconds and bytes per second."""
         steps = {
             str(width): {"step": step, "once": once} for width, (step, once) in self.steps.items()
@@ -113,7 +113,7 @@ def _steps(given: Mapping[str, Any], ceiling: Width, folder: Path) -> Steps:
     if not isinstance(value, Mapping):
         value = {str(ceiling): value}
     return {
-        parse_width(str(w)): (parse_seconds_column("seconds_per_step", seconds), 0.0)
+        parse_width(str(w)): (parse_duration("seconds_per_step", seconds), 0.0)
         for w, seconds in value.items()
     }
 
@@ -145,19 +145,6 @@ def _profiled(path: Path, kd: Any) -> Steps:
     if not steps:
         raise UserError(f"profile {path}: no width could be trained on that device")
     return steps
-
-
-def parse_seconds_column(name: str, value: Any) -> float:
-    """Return a time, which may be 0, and is in seconds where it has no unit.
-
-    >>> parse_seconds_column("deadline", "2min"), parse_seconds_column("latency", "50 ms"), parse_seconds_column("deadline", 60)
-    (120.0, 0.05, 60.0)
-    """
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return parse_seconds(name, str(value))
-    return parse_seconds(name, f"{number}s") if number else 0.0
 
 
 def _jitter(value: Any) -> float:

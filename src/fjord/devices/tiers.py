@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import Shuffled, derive
+from fjord.core.seeding import ShuffledRange, derive_seed
 from fjord.core.tables import read_csv
 from fjord.core.width import Width, WidthLike, parse_width, uniform_widths
 
@@ -46,7 +46,7 @@ class TieredDevices:
 
     def ceiling(self, client_id: int, round_index: int) -> Width:
         """Return the ceiling of the client's tier."""
-        place = Shuffled(self.num_clients, derive(self.seed, "tiers"))[client_id]
+        place = ShuffledRange(self.num_clients, derive_seed(self.seed, "tiers"))[client_id]
         for tier, end in zip(self.tiers, accumulate(self.shares), strict=True):
             if place < end * self.num_clients:
                 return tier
@@ -166,7 +166,7 @@ class VaryingDevices:
 
     usual: DevicePopulation
     function: Callable[[int, int, Width], WidthLike]
-    lowered: tuple[Width, ...] = ()
+    lowered_ceilings: tuple[Width, ...] = ()
     """Ceilings that it may lower to, as far as they are known beforehand."""
 
     @property
@@ -192,7 +192,7 @@ def busy_devices(devices: DevicePopulation, share: WidthLike, *, seed: int = 0) 
 
     def lowered(client_id: int, round_index: int, usual: Width) -> Width:
         below = [tier for tier in tiers if tier < usual]
-        loaded = Fraction(derive(seed, "busy", round_index, client_id), 1 << 63) < chance
+        loaded = Fraction(derive_seed(seed, "busy", round_index, client_id), 1 << 63) < chance
         return below[-1] if loaded and below else usual
 
     return VaryingDevices(devices, lowered)

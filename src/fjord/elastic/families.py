@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width
 from fjord.elastic.plan import Axis, FrozenAxis, UnitFamily, WidthPlan, matches_name
 from fjord.elastic.submodel.from_graph import KeptUnits
@@ -56,7 +56,7 @@ def _groups(trace: ModelTrace, units: dict[Axis, Tensor]) -> list[Tensor]:
 
     Every axis and segment has a random number; units with equal sums of them agree.
     """
-    generator = torch.Generator().manual_seed(derive(0, "signatures"))
+    generator = torch.Generator().manual_seed(derive_seed(0, "signatures"))
     signature = torch.zeros(len(trace.units.root), dtype=torch.long)
     first = torch.full_like(signature, len(signature))
     seen = 0

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width
 from fjord.elastic.errors import ADVICE, FORWARD_ERRORS, ElasticityError
 from fjord.elastic.masked import MaskedModel, cast_tensors, masked_tensors
@@ -31,7 +31,7 @@ def randomised(model: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module
     twin = (
         copy_module(model, {name: owned_copy(t, t) for name, t in tensors.items()}).to(dtype).eval()
     )
-    generator = torch.Generator().manual_seed(derive(seed, "proof"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "proof"))
     with torch.no_grad():
         for tensor in named_tensors(twin).values():
             if tensor.is_floating_point():
@@ -88,7 +88,7 @@ def distance(a: Any, b: Any) -> float:
 
 def permuted(model: nn.Module, plan: WidthPlan, seed: int = 0) -> dict[str, Tensor]:
     """Return the tensors with the units of every family in a random order."""
-    generator = torch.Generator().manual_seed(derive(seed, "permutation"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "permutation"))
     orders: dict[Axis, Tensor] = {}
     for family in plan.families:
         order = torch.randperm(family.units, generator=generator)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width, WidthSpace, as_space, uniform_widths
 from fjord.data.federated import Batch, PartitionedData, PrepareInputs, TestSet
 from fjord.elastic.batchnorm import BatchNormMode
@@ -119,7 +119,7 @@ class CentralExperiment:
     def elastic(self, data: PartitionedData, target: Width) -> ElasticModel:
         """Return the untrained model: the same weights for every target."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(self.seed, "weights"))
+            torch.manual_seed(derive_seed(self.seed, "weights"))
             net = self.model()
         space = WidthSpace.of([target]) if self.method == "single" else self.widths
         return elasticize(
@@ -128,13 +128,13 @@ class CentralExperiment:
 
     def batches(self, data: PartitionedData) -> "ShuffledBatches":
         """Return the training data, or as much of it as is wanted."""
-        inputs, targets = data.union()
-        rows = _some(len(inputs), self.max_examples, derive(self.seed, "subset"))
+        inputs, targets = data.all_examples()
+        rows = _some(len(inputs), self.max_examples, derive_seed(self.seed, "subset"))
         return ShuffledBatches(inputs[rows], targets[rows], self.batch_size, data.prepare)
 
     def test(self, data: PartitionedData) -> TestSet:
         """Return the test data, or as much of it as is wanted."""
-        rows = _some(len(data.test.inputs), self.max_test, derive(0, "test subset"))
+        rows = _some(len(data.test.inputs), self.max_test, derive_seed(0, "test subset"))
         test = data.test
         return replace(
             test, inputs=test.inputs[rows], targets=test.targets[rows], owners=test.owners[rows]
@@ -184,7 +184,7 @@ def score_random_units(
     found: dict[str, dict[str, list[float]]] = {}
     batches = [test.batch(start, start + BATCH) for start in range(0, len(test.inputs), BATCH)]
     for width in widths.widths:
-        generator = torch.Generator().manual_seed(derive(seed, "random units", str(width)))
+        generator = torch.Generator().manual_seed(derive_seed(seed, "random units", str(width)))
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore"

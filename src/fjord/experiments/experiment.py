@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.threads import one_thread
 from fjord.core.width import Width, WidthLike, WidthSpace, as_space, uniform_widths
 from fjord.data.federated import FederatedData
@@ -211,7 +211,7 @@ class Experiment:
                 "clock": self.clock if isinstance(self.clock, str) else "recipe",
                 "deadline": clock.deadline,
             }
-            found["clock_tiers"] = [pace.row() for pace in clock.paces]
+            found["clock_tiers"] = [speed.to_row() for speed in clock.tier_speeds]
         return found
 
     def find_clock(self) -> SpeedTable | None:
@@ -250,12 +250,12 @@ class Experiment:
                     f"{name}={value}: there is no such file"
                 )  # before data is made, which may take long
         with one_thread(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(self.seed, "data"))
+            torch.manual_seed(derive_seed(self.seed, "data"))
             data = self.data(self.seed)
-            torch.manual_seed(derive(self.seed, "weights"))
+            torch.manual_seed(derive_seed(self.seed, "weights"))
             net = self.model()
         devices = self.find_devices(data.num_clients)
-        lowest = self.widths.upto(devices.tiers[0]).largest
+        lowest = self.widths.up_to(devices.tiers[0]).largest
         return net, data, devices, self.find_method().targets(self.widths, lowest)
 
     def find_devices(self, num_clients: int) -> DevicePopulation:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width, WidthSpace
 from fjord.elastic.batchnorm import indices_within
 from fjord.elastic.client_model import SliceIndex
@@ -34,7 +34,7 @@ class SubmodelAllocator:
     ) -> ClientContext:
         """Return what is known when a client of this ceiling is given its part."""
         generator = torch.Generator().manual_seed(
-            derive(self.seed, "client", round_index, client_id, "units")
+            derive_seed(self.seed, "client", round_index, client_id, "units")
         )
         return ClientContext(
             ceiling, self.target, self.lowest, self.space, round_index, generator, sent

@@ -8,7 +8,7 @@ from itertools import chain, islice, repeat
 import torch
 from torch import Tensor
 
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width, WidthSpace
 from fjord.data.federated import CountedData, FederatedData
 from fjord.devices.speed_table import SpeedTable
@@ -56,7 +56,7 @@ class CostModel:
         if isinstance(self.data, CountedData) and callable(self.data.num_examples):
             return self.data.num_examples(client_id)
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(derive(self.seed, "examples", client_id))
+            torch.default_generator.manual_seed(derive_seed(self.seed, "examples", client_id))
             return len(self.data.examples(client_id)[1])
 
     def _passes(self, width: Width, widest: Width) -> list[Width]:
@@ -111,7 +111,7 @@ class ClientTimer:
         up = total_bytes(update.tensors if update else sent.tensors)
         width = held_width(self.forecast.model.plan, self.space, (trained or sent).held)
         work = ClientWorkload(sent.bytes, up, steps, macs, width)
-        return self.clock.seconds(
+        return self.clock.client_seconds(
             ceiling,
             work,
             seed=self.forecast.seed,
@@ -151,4 +151,4 @@ class RoundClock:
     def _back(self, seconds: float) -> str | None:
         deadline = self.timer.clock.deadline
         self.seconds = max(self.seconds, seconds if deadline is None else min(seconds, deadline))
-        return self.timer.clock.late(seconds)
+        return self.timer.clock.late_reason(seconds)

@@ -128,7 +128,7 @@ def fjord() -> Method:
     return Method(
         "fjord",
         _ordered,
-        lambda g: g.space.upto(g.ceiling),
+        lambda g: g.space.up_to(g.ceiling),
         ordered_dropout(),
         _largest,
         nested=True,
@@ -146,7 +146,7 @@ def fjord_efd(cap: Fraction = Fraction(1, 4)) -> Method:
         fjord(),
         name="fjord-efd",
         select=lambda plan, grant: _stretched(plan, grant, cap),
-        sample=lambda g: g.space.upto(_reach(g, cap)),
+        sample=lambda g: g.space.up_to(_reach(g, cap)),
     )
 
 

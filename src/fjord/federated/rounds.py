@@ -8,7 +8,7 @@ from fractions import Fraction
 import torch
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import Shuffled, derive
+from fjord.core.seeding import ShuffledRange, derive_seed
 from fjord.core.width import Width, WidthSpace
 from fjord.data.federated import FederatedData
 from fjord.devices.speed_table import SpeedTable
@@ -131,8 +131,8 @@ class Federation:
     """Whether weights that a client does not hold count as unchanged, in place of Eq. (1)."""
 
     def __post_init__(self) -> None:
-        self.lowest = self.space.upto(self.devices.tiers[0]).largest
-        strongest = self.space.upto(self.devices.tiers[-1]).largest
+        self.lowest = self.space.up_to(self.devices.tiers[0]).largest
+        strongest = self.space.up_to(self.devices.tiers[-1]).largest
         self.places = SliceIndex(self.model)
         self.portions = SubmodelAllocator(
             self.model, self.method, self.space, self.target, self.lowest, self.seed, self.places
@@ -147,15 +147,18 @@ class Federation:
 
     def _timer(self, clock: SpeedTable) -> ClientTimer:
         """Set up the simulated clock; what its table lacks shows here, before the first round."""
-        lowered = self.devices.lowered if isinstance(self.devices, VaryingDevices) else ()
+        lowered = self.devices.lowered_ceilings if isinstance(self.devices, VaryingDevices) else ()
         for tier in (
             *self.devices.tiers,
             *(low for low in lowered if low < self.devices.tiers[-1]),
         ):
-            pace, grant = clock.pace(tier), self.portions.grant(0, 0, self.space.upto(tier).largest)
+            pace, grant = (
+                clock.find_speed(tier),
+                self.portions.grant(0, 0, self.space.up_to(tier).largest),
+            )
             if self.method.joins(grant):
                 held, _ = self.portions.given(grant)
-                pace.compute(
+                pace.training_seconds(
                     ClientWorkload(0, 0, 1, 1, held_width(self.model.plan, self.space, held))
                 )
         return ClientTimer(
@@ -244,10 +247,12 @@ class Federation:
     def cohort(self, round_index: int) -> list[tuple[int, ClientContext]]:
         """Return the clients of a round, the strongest first: their order is that of all sums, and balances workers."""
         chosen: list[tuple[int, ClientContext]] = []
-        for client_id in Shuffled(self.data.num_clients, derive(self.seed, "cohort", round_index)):
+        for client_id in ShuffledRange(
+            self.data.num_clients, derive_seed(self.seed, "cohort", round_index)
+        ):
             if len(chosen) == self.schedule.cohort_size:
                 break
-            chance = Fraction(derive(self.seed, "available", round_index, client_id), 1 << 63)
+            chance = Fraction(derive_seed(self.seed, "available", round_index, client_id), 1 << 63)
             if chance < self.schedule.availability:
                 grant = self._grant(client_id, round_index)
                 if self.method.joins(grant):
@@ -266,7 +271,7 @@ class Federation:
             raise UserError(
                 f"client {client_id}: ceiling {ceiling} is below the smallest width {self.space.widths[0]}"
             )
-        return self.space.upto(ceiling).largest
+        return self.space.up_to(ceiling).largest
 
     def _answers(
         self,

@@ -34,7 +34,11 @@ def _rnn() -> CatalogEntry:
     return CatalogEntry(shakespeare_rnn(), (torch.randint(0, 90, (2, 1)),), freeze=("embedding",))
 
 
-PAPER: dict[str, Callable[[], CatalogEntry]] = {"resnet18": _resnet18, "cnn": _cnn, "rnn": _rnn}
+PAPER_MODELS: dict[str, Callable[[], CatalogEntry]] = {
+    "resnet18": _resnet18,
+    "cnn": _cnn,
+    "rnn": _rnn,
+}
 
 
 def find_model(name: str, shape: str | None = None) -> CatalogEntry:
@@ -43,8 +47,8 @@ def find_model(name: str, shape: str | None = None) -> CatalogEntry:
     The function returns a module, or a pair (module, example inputs); `shape` such as "2x3x32x32"
     gives the example where it returns only a module.
     """
-    if name in PAPER:
-        entry = PAPER[name]()
+    if name in PAPER_MODELS:
+        entry = PAPER_MODELS[name]()
         return (
             entry
             if shape is None
@@ -55,12 +59,12 @@ def find_model(name: str, shape: str | None = None) -> CatalogEntry:
     module, colon, function = name.partition(":")
     if not colon:
         raise UserError(
-            f"model {name!r} is neither one of {', '.join(PAPER)} nor of the form module:function"
+            f"model {name!r} is neither one of {', '.join(PAPER_MODELS)} nor of the form module:function"
         )
-    return entry_of(_import(module, function, name)(), name, shape)
+    return make_entry(_import(module, function, name)(), name, shape)
 
 
-def entry_of(made: Any, name: str, shape: str | None = None) -> CatalogEntry:
+def make_entry(made: Any, name: str, shape: str | None = None) -> CatalogEntry:
     """Return what a user's function made, a module or a pair (module, example inputs), as an entry."""
     model, inputs = made if isinstance(made, tuple) else (made, None)
     if not isinstance(model, nn.Module):

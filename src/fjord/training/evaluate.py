@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from fjord.core.errors import UserError
 from fjord.core.width import Width, WidthLike, parse_width
-from fjord.data.federated import TestSet
+from fjord.data.federated import IGNORED_TARGET, TestSet
 from fjord.elastic.model import ElasticModel
-from fjord.training.objective import IGNORED, class_numbers, cross_entropy
+from fjord.training.objective import class_numbers, cross_entropy
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 
@@ -38,7 +38,7 @@ class _Tally:
         self.loss, self.right, self.count = 0.0, 0, 0
 
     def add(self, logits: Tensor, target: Tensor) -> None:
-        counted = target != IGNORED
+        counted = target != IGNORED_TARGET
         valid = int(counted.sum())
         if valid:
             self.loss += float(cross_entropy(logits, target)) * valid
@@ -54,7 +54,7 @@ class _Tally:
 def _right(logits: Tensor, target: Tensor) -> Tensor:
     """Say of each answer that counts whether it is right; flat, as labels of shape (N, 1) would broadcast."""
     wanted = target.reshape(-1)
-    return (logits.reshape(-1, logits.shape[-1]).argmax(-1) == wanted) & (wanted != IGNORED)
+    return (logits.reshape(-1, logits.shape[-1]).argmax(-1) == wanted) & (wanted != IGNORED_TARGET)
 
 
 @torch.no_grad()
@@ -141,9 +141,9 @@ def to_channels_last(net: nn.Module) -> nn.Module:
 
 def _tested(logits: Tensor, target: Tensor) -> ExampleScores:
     flat, wanted = logits.reshape(-1, logits.shape[-1]), class_numbers(target)
-    loss = F.cross_entropy(flat, wanted, ignore_index=IGNORED, reduction="none").reshape(
+    loss = F.cross_entropy(flat, wanted, ignore_index=IGNORED_TARGET, reduction="none").reshape(
         len(target), -1
     )
-    counted = (target != IGNORED).reshape(len(target), -1)
+    counted = (target != IGNORED_TARGET).reshape(len(target), -1)
     right = _right(logits, target).reshape(len(target), -1)
     return ExampleScores(loss.double().sum(1).numpy(), right.sum(1).numpy(), counted.sum(1).numpy())

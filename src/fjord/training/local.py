@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fjord.core.errors import UserError
 from fjord.core.memory import ClientOutOfMemory, free_memory, is_out_of_memory
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width, WidthSpace
 from fjord.data.federated import Batch, FederatedData
 from fjord.elastic.client_model import ClientModel
@@ -117,7 +117,7 @@ class LocalTraining:
 
 def sampled_widths(task: Assignment, seed: int) -> Iterator[Width]:
     """Yield the width of each step of a client, for ever."""
-    rng = random.Random(derive(seed, "client", task.round_index, task.client_id, "width"))
+    rng = random.Random(derive_seed(seed, "client", task.round_index, task.client_id, "width"))
     while True:
         yield task.space.sample(rng)
 
@@ -195,17 +195,17 @@ class ClientTrainer:
 
     def _update(self, task: Assignment) -> ClientUpdate:
         bench = self._bench(task)
-        seed = derive(self.seed, "client", task.round_index, task.client_id)
+        seed = derive_seed(self.seed, "client", task.round_index, task.client_id)
         with torch.random.fork_rng(devices=[]):
             # On the default generator alone: torch.manual_seed writes down the stack for graphics cards, each time.
-            torch.default_generator.manual_seed(derive(self.seed, "examples", task.client_id))
+            torch.default_generator.manual_seed(derive_seed(self.seed, "examples", task.client_id))
             inputs, targets = self.data.examples(task.client_id)
             if not len(inputs) == len(targets) > 0:
                 sizes = f"{len(inputs)} inputs and {len(targets)} targets"
                 raise UserError(
                     f"client {task.client_id} has {sizes}; there must be as many, and at least one"
                 )
-            torch.default_generator.manual_seed(derive(seed, "noise"))
+            torch.default_generator.manual_seed(derive_seed(seed, "noise"))
             return self._train(task, bench, (inputs, targets), seed)
 
     def _train(self, task: Assignment, bench: _Bench, examples: Batch, seed: int) -> ClientUpdate:
@@ -248,8 +248,8 @@ class ClientTrainer:
     def _batches(self, inputs: Tensor, targets: Tensor, seed: int) -> Iterator[Batch]:
         left = self.how.max_steps
         for epoch in range(self.how.epochs):
-            shuffle = torch.Generator().manual_seed(derive(seed, "order", epoch))
-            augment = torch.Generator().manual_seed(derive(seed, "augment", epoch))
+            shuffle = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
+            augment = torch.Generator().manual_seed(derive_seed(seed, "augment", epoch))
             order = torch.randperm(len(inputs), generator=shuffle)
             sizes = batch_sizes(len(inputs), self.how.batch_size)
             # Batch by batch: the examples in their new order would take as much memory as the examples again.

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.core.width import Width, WidthLike, WidthSpace, as_space
 from fjord.elastic.model import ElasticModel
 from fjord.training.evaluate import Batches, Score, evaluate
@@ -124,7 +124,7 @@ def train_epoch(
         objective or ordered_dropout(),
         batches,
         sampled,
-        derive(seed, "epoch", index),
+        derive_seed(seed, "epoch", index),
     )
     if not any(steps.values()):
         used_up = (
@@ -143,7 +143,7 @@ def _epoch(
     seed: int,
 ) -> tuple[float, dict[Width, int]]:
     torch.manual_seed(seed)
-    rng = random.Random(derive(seed, "width"))
+    rng = random.Random(derive_seed(seed, "width"))
     total, count = torch.zeros(()), 0
     steps = dict.fromkeys(space.widths, 0)
     for batch in batches:

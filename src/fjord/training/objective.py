@@ -1,6 +1,6 @@
 """The losses of section 3.2: plain Ordered Dropout, and self-distillation from the widest submodel.
 
-Class scores stand in the last axis; targets equal to `IGNORED` (padding) do not count.
+Class scores stand in the last axis; targets equal to `IGNORED_TARGET` (padding) do not count.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fjord.core.errors import UserError
 from fjord.core.width import Width
+from fjord.data.federated import IGNORED_TARGET
 
-IGNORED = -100
 LogitsAt = Callable[[Width], Tensor]
 Objective = Callable[[LogitsAt, Tensor, Width, Width], Tensor]
 """Maps (logits at a width, targets, the sampled width, the widest one) to a loss."""
@@ -21,9 +21,11 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """Return the mean cross-entropy over all targets that count; 0 where none does."""
     wanted = class_numbers(target)
-    if bool((wanted == IGNORED).all()):
+    if bool((wanted == IGNORED_TARGET).all()):
         return 0.0 * logits.sum()
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), wanted, ignore_index=IGNORED)
+    return F.cross_entropy(
+        logits.reshape(-1, logits.shape[-1]), wanted, ignore_index=IGNORED_TARGET
+    )
 
 
 def class_numbers(target: Tensor) -> Tensor:
@@ -37,7 +39,7 @@ def distillation_loss(
     student: Tensor, teacher: Tensor, target: Tensor, temperature: float = 1.0
 ) -> Tensor:
     """Return T^2 * KL(teacher || student) at temperature T; the teacher is the target and gets no gradient."""
-    counts = (target.reshape(-1) != IGNORED).to(student.dtype)
+    counts = (target.reshape(-1) != IGNORED_TARGET).to(student.dtype)
     log_student = F.log_softmax(student.reshape(-1, student.shape[-1]) / temperature, dim=-1)
     log_teacher = F.log_softmax(
         teacher.detach().reshape(-1, teacher.shape[-1]) / temperature, dim=-1

@@ -18,18 +18,18 @@ from fjord.engines.flower.codec import decode_task, encode_task, encode_update, 
 from fjord.engines.flower.engine import RunSpec
 from fjord.engines.flower.grid import content_bytes
 from fjord.experiments.recipes.find import apply_settings, find_recipe
-from fjord.models.catalog import PAPER
+from fjord.models.catalog import PAPER_MODELS
 from fjord.training.local import Assignment, ClientUpdate
 
 
 @cache
 def elastic(name: str) -> ElasticModel:
-    entry = PAPER[name]()
+    entry = PAPER_MODELS[name]()
     return elasticize(entry.model, *entry.inputs, widths=uniform_widths(5), freeze=entry.freeze)
 
 
 def slice_of(name: str, width: str) -> tuple[Assignment, ClientUpdate, ElasticModel]:
-    model, space = elastic(name), uniform_widths(5).upto(width)
+    model, space = elastic(name), uniform_widths(5).up_to(width)
     held = model.plan.ordered(Width(width))
     tensors = take_tensors(model, slice_index(model, held, space.widths))
     counts = dict.fromkeys(space.widths, 7)
@@ -41,7 +41,7 @@ def slice_of(name: str, width: str) -> tuple[Assignment, ClientUpdate, ElasticMo
 
 
 @pytest.mark.parametrize("width", ["1/5", "2/5", "3/5", "4/5", "1"])
-@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize("name", PAPER_MODELS)
 def test_a_message_is_the_slice_and_at_most_two_percent_more(name, width):
     task, update, model = slice_of(name, width)
     down = encode_task(

@@ -61,7 +61,7 @@ def client_app(make: Callable[[RunSpec], ClientRuntime]) -> ClientApp:
     @app.query()
     def query(message: Message, context: Context) -> Message:
         """Say which client this node is, if it is only one, and what it can carry."""
-        HostLimits.of(
+        HostLimits.from_config(
             context.node_config
         )  # what is wrong with them is said before there is anything to train
         keys = [key for key in ("client-id", "ceiling") if key in context.node_config]
@@ -116,9 +116,9 @@ def _measured(
         budget = Budget.parse(limits, "")
         profile = device.profile(budget.examples)
         ceiling = min(
-            profile.widest(budget), parse_width(str(context.node_config.get("ceiling", 1)))
+            profile.widest_fit(budget), parse_width(str(context.node_config.get("ceiling", 1)))
         )
-        told = json.dumps({**profile.as_json(), **profile.answer(budget)})
+        told = json.dumps({**profile.to_json(), **profile.fit_summary(budget)})
         known = ConfigRecord({"asked": asked, "ceiling": str(ceiling), "profile": told})
         context.state.config_records["fjord-profile"] = known
     return ConfigRecord({"ceiling": known["ceiling"], "profile": known["profile"]})
@@ -126,7 +126,7 @@ def _measured(
 
 def _eased(device: ClientRuntime, task: Assignment, config: Mapping[str, Any]) -> Reduction | None:
     """Return how much less to train than was sent, as this device is just now."""
-    limits = HostLimits.of(config)
+    limits = HostLimits.from_config(config)
     return (
         _ease(device, config.get("profile")).reduced(task, limits, read_host()) if limits else None
     )

@@ -31,8 +31,8 @@ class LoadThrottle:
         Where nothing smaller can be trained (see `Portions`) it is all or nothing, so all is tried.
         """
         down, why = limits.tiers_down(now)
-        room, need = limits.room(now), 0
-        if limits.spare is not None:
+        room, need = limits.free_bytes(now), 0
+        if limits.spare_bytes is not None:
             need = self._need(task.held)
         if not down and need <= room:
             return None
@@ -45,7 +45,7 @@ class LoadThrottle:
         chosen = None
         for tier, (ceiling, part) in enumerate(self.trainer.parts.below(task), 1):
             chosen = Reduction(ceiling, why)
-            if tier >= down and (limits.spare is None or self._need(part.held) <= room):
+            if tier >= down and (limits.spare_bytes is None or self._need(part.held) <= room):
                 break
         return chosen
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fjord.core.errors import UserError
-from fjord.core.seeding import derive
+from fjord.core.seeding import derive_seed
 from fjord.data.federated import (
     Batch,
     GeneratedData,
@@ -19,18 +19,18 @@ from fjord.data.federated import (
     TestSet,
     as_int64,
     identity_transform,
-    rows_of,
+    rows_by_client,
 )
 
 
-def federate(
+def partition_dataset(
     dataset: Any,
     clients: Iterable[Hashable],
     test: Any = None,
     *,
     test_share: Fraction | str = "1/10",
     prepare: PrepareInputs = identity_transform,
-    remembered: int = 512,
+    cache_size: int = 512,
     seed: int = 0,
 ) -> GeneratedData:
     """Make a federated dataset of any torch dataset of (input, target) and the client of each example, by any name.
@@ -60,11 +60,11 @@ def federate(
     else:
         held = torch.zeros(len(owner), dtype=torch.bool)
         tested, owners = _stacked(test, range(len(test)), "test"), torch.full((len(test),), -1)
-    own = [rows[~held[rows]].tolist() for rows in rows_of(owner)]
+    own = [rows[~held[rows]].tolist() for rows in rows_by_client(owner)]
     make = partial(_of_client, dataset, own, seed)
     tests = TestSet(*tested, owners, prepare)
     return GeneratedData(
-        len(own), make, tests, remembered, prepare, lambda client: len(own[client])
+        len(own), make, tests, cache_size, prepare, lambda client: len(own[client])
     )
 
 
@@ -73,8 +73,8 @@ def split_held_out(
 ) -> Tensor:
     """Say which examples are held out: a share of each client's, at least one of two or more, chosen by its name."""
     held = torch.zeros(len(clients), dtype=torch.bool)
-    for name, rows in zip(names, rows_of(clients), strict=True):
-        generator = torch.Generator().manual_seed(derive(seed, "held out", name))
+    for name, rows in zip(names, rows_by_client(clients), strict=True):
+        generator = torch.Generator().manual_seed(derive_seed(seed, "held out", name))
         count = max(1, int(share * len(rows))) if len(rows) > 1 else 0
         held[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
     return held
@@ -83,8 +83,8 @@ def split_held_out(
 def _of_client(dataset: Any, rows: Sequence[Sequence[int]], seed: int, client_id: int) -> Batch:
     """Read a client's examples; transforms that draw from Python or NumPy draw the same in every process."""
     before = random.getstate(), np.random.get_state()  # noqa: NPY002  # what transforms use
-    random.seed(derive(seed, "transforms", client_id))
-    np.random.seed(derive(seed, "transforms", client_id) % 2**32)  # noqa: NPY002
+    random.seed(derive_seed(seed, "transforms", client_id))
+    np.random.seed(derive_seed(seed, "transforms", client_id) % 2**32)  # noqa: NPY002
     try:
         return _stacked(dataset, rows[client_id])
     finally:
