@@ -8,6 +8,7 @@ from rich.console import Console
 
 from fjord.cli import data, engines, fleet, inference, models, profile, runs, search, tiers
 from fjord.cli import export as exports
+from fjord.cli.errors import command_line_text
 from fjord.core.errors import UserError
 from reproduction import command as reproduce
 
@@ -46,5 +47,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except UserError as error:
-        Console(stderr=True, highlight=False).print(f"fjord: {error}", markup=False, soft_wrap=True)
+        text = command_line_text(error, app, sys.argv[1:])
+        console = Console(stderr=True, highlight=False)
+        console.print(f"fjord: {text}", markup=False, soft_wrap=True)
         sys.exit(2)

@@ -41,7 +41,11 @@ def _central(
     recipe: str, settings: list[str], output: Path | None, resume: Path | None, page: bool
 ) -> None:
     setting = apply_settings(central.RECIPES[recipe](), settings)
-    folder = resume or output or RunFolder.free(Path("runs") / setting.name / str(setting.seed))
+    folder = (
+        resume
+        or output
+        or RunFolder.next_free_path(Path("runs") / setting.name / str(setting.seed))
+    )
     out.print(f"Run folder: {folder}", markup=False, soft_wrap=True)
     known = {"name": recipe, "set": settings}
     try:
@@ -91,7 +95,7 @@ def _theorem1(recipe: str, settings: list[str], output: Path | None) -> None:
     done: list[RunFolder] = []
     for name in names:
         own = output is not None and len(names) == 1
-        folder = base if own else RunFolder.free(base / name / str(seed))
+        folder = base if own else RunFolder.next_free_path(base / name / str(seed))
         with out.status(f"{name} ..."):
             done.append(theorem1.run(replace(theorem1.RECIPES[name](), seed=seed), folder))
     _show(names, done, base / f"{recipe}-seed{seed}.png")

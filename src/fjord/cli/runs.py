@@ -90,7 +90,7 @@ def run(
         folder = (
             resume
             or output
-            or RunFolder.free(Path("runs") / experiment.name / str(experiment.seed))
+            or RunFolder.next_free_path(Path("runs") / experiment.name / str(experiment.seed))
         )
         try:
             _run(experiment, folder, known, resume is not None, where)

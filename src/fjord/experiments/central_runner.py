@@ -64,7 +64,7 @@ class _Begun:
 
 def _begun(folder: RunFolder, config: dict[str, Any]) -> _Begun:
     check_same_experiment(folder, config, CentralExperiment)
-    tensors, info = folder.go_on(config["num_rounds"])
+    tensors, info = folder.load_for_resume(config["num_rounds"])
     begun = _Begun(info["stage"], info["epoch"], tensors or None)
     folder.keep_rows(lambda row: (row["stage"], row["round"]) < (begun.stage, begun.epoch))
     return begun

@@ -82,7 +82,8 @@ def _main(grid: Grid, config: Mapping[str, Any], sent: Path | None) -> None:
     order = RunSpec(config["recipe"], tuple(shlex.split(config["settings"])))
     patience = ReplyPolicy(float(config["deadline"]), int(config["min-replies"]))
     folder = Path(
-        config["output"] or RunFolder.free(Path("runs") / Path(order.recipe).stem / "flower")
+        config["output"]
+        or RunFolder.next_free_path(Path("runs") / Path(order.recipe).stem / "flower")
     ).resolve()
     print(f"Run folder: {folder}", flush=True)
     serve(grid, order, patience, folder, resume=bool(config["resume"]), on_round=_tell, sent=sent)

@@ -57,7 +57,7 @@ def run_experiment(
         check_same_experiment(runner.folder, config)
     else:
         RunFolder.create(Path(folder), config)
-    with runner.folder.alone():
+    with runner.folder.lock():
         if resume:
             runner.resume()
         runner.run(chain([first], models))
@@ -79,7 +79,7 @@ class _Runner:
         """Go back to the last checkpoint."""
         for draft in self.folder.path.glob(".*.tmp"):  # what a kill left half written
             draft.unlink()
-        tensors, info = self.folder.go_on(self.experiment.num_rounds)
+        tensors, info = self.folder.load_for_resume(self.experiment.num_rounds)
         self.stage, rounds = info["stage"], info["round"]
         self.restored = (tensors, info)
         self.folder.keep_rows(lambda row: (row["stage"], row["round"]) < (self.stage, rounds))

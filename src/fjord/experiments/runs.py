@@ -52,7 +52,7 @@ class RunFolder:
         return folder
 
     @classmethod
-    def free(cls, path: Path) -> Path:
+    def next_free_path(cls, path: Path) -> Path:
         """Return the path, or with a number at its end if a run lies there already."""
         taken, number = path, 1
         while (taken / "config.json").exists():
@@ -74,7 +74,7 @@ class RunFolder:
             raise UserError(f"run folder {self.path}: cannot be written: {error}") from error
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Keep other processes from running in this folder meanwhile; with its process, a claim ends."""
         claim = FileLock(self.path / ".lock", timeout=0)
         with self.writing():
@@ -157,7 +157,7 @@ class RunFolder:
         """Write a checkpoint in place of the last one, whole or not at all."""
         write_tensors(self.checkpoint, tensors, {"run": json.dumps(dict(info))})
 
-    def go_on(self, num_rounds: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def load_for_resume(self, num_rounds: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a run goes on from, and add to its environment the one it goes on in.
 
         Without a checkpoint that is the first model. A folder that was made small has metrics of whole models, whose

@@ -17,6 +17,10 @@ Setting = TypeVar("Setting", bound=Any)
 """A dataclass of settings: an experiment, or training on one place."""
 
 
+class SettingError(UserError):
+    """What is wrong with a setting of an experiment; `field` is its name."""
+
+
 def check_field(record: Any, name: str, fine: Callable[[Any], bool], allowed: str) -> None:
     """Refuse a setting that is not fine."""
     value = getattr(record, name)

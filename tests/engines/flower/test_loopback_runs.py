@@ -417,7 +417,7 @@ def kill_superlink(site: Site) -> dict[int, int]:
 
 def is_taken(run: RunFolder) -> bool:
     try:
-        with run.alone():
+        with run.lock():
             return False
     except ValueError as error:
         return "another process runs in this folder" in str(error)

@@ -1,0 +1,71 @@
+"""Errors in the words of the command line: a field is shown as the option it came from."""
+
+from collections.abc import Sequence
+
+import click
+import typer
+
+from fjord.core.errors import UserError
+from fjord.experiments.settings import SettingError
+
+
+def command_line_text(error: UserError, app: typer.Typer, words: Sequence[str]) -> str:
+    """Return an error as one line about the words that were typed.
+
+    A setting is shown as `--set key=value` where it was typed so, another field as the option of
+    the running command that has its name. What is neither keeps the words of a Python user.
+    """
+    command = running_command(typer.main.get_command(app), words)
+    options = option_names(command)
+    shown_value = "" if error.value is None else str(error.value)
+    if error.field in options and not isinstance(error, SettingError):
+        place = f"{options[error.field]} {shown_value}".rstrip()
+        return f"{place}: {error.message}"
+    if error.field and is_typed_setting(error.field, words):
+        place = f"{error.field}={shown_value}".rstrip("=")
+        return f"--set {place}: {error.message}"
+    return str(error)
+
+
+def running_command(command: click.Command, words: Sequence[str]) -> click.Command:
+    """Follow the typed words from the whole program down to one of its commands."""
+    for word in words:
+        if not isinstance(command, click.Group):
+            break
+        command = command.commands.get(word, command)
+    return command
+
+
+def option_names(command: click.Command) -> dict[str, str]:
+    """Return the parameters of a command as they are typed: options with dashes, arguments plain.
+
+    >>> @click.command
+    ... @click.argument("recipe")
+    ... @click.option("--min-replies")
+    ... def run(recipe, min_replies): ...
+    >>> option_names(run)
+    {'recipe': 'recipe', 'min_replies': '--min-replies'}
+    """
+    names = {}
+    for parameter in command.params:
+        if parameter.name:
+            names[parameter.name] = max(parameter.opts, key=len)
+    return names
+
+
+def is_typed_setting(name: str, words: Sequence[str]) -> bool:
+    """Say whether a setting was typed as `--set name=...`, in one word or two.
+
+    >>> is_typed_setting("lr", ["run", "--set", "lr=0.1"]), is_typed_setting("lr", ["run", "lr"])
+    (True, False)
+    """
+    for option, word in zip(["", *words], words, strict=False):
+        if word.startswith("--set="):
+            key = word.removeprefix("--set=").partition("=")[0]
+        elif option == "--set":
+            key = word.partition("=")[0]
+        else:
+            continue
+        if key == name:
+            return True
+    return False
