@@ -1,4 +1,4 @@
-"""`fjord reproduce`, `fjord results`: the paper's figures from one command each."""
+"""`python -m reproduction fig5`, `python -m reproduction results`: the paper's figures from one command each."""
 
 from pathlib import Path
 from typing import Annotated
@@ -69,8 +69,8 @@ class Progressing:
 Runs = Annotated[Path, typer.Option(help="Where the runs are kept: RUNS/TASK/CURVE/SEED.")]
 
 
-def reproduce(
-    name: Annotated[str, typer.Argument(help=f"{', '.join(FIGURES)}, or all.")],
+def figure_command(
+    context: typer.Context,
     scale: Annotated[
         str, typer.Option(help="paper: as its appendix says; laptop: a stated reduction.")
     ] = "laptop",
@@ -85,6 +85,23 @@ def reproduce(
         int, typer.Option(help="Runs at the same time (default: one for each processor).")
     ] = 0,
     only_report: Annotated[bool, typer.Option(help="Run nothing: draw what there is.")] = False,
+) -> None:
+    """Run what a figure of the paper is made of, or what is left of it; end with tables and a picture."""
+    name = str(context.info_name)
+    reproduce(
+        name, runs, scale=scale, seeds=seeds, tasks=tasks, workers=workers, only_report=only_report
+    )
+
+
+def reproduce(
+    name: str,
+    runs: Path,
+    *,
+    scale: str = "laptop",
+    seeds: str | None = None,
+    tasks: str | None = None,
+    workers: int = 0,
+    only_report: bool = False,
 ) -> None:
     """Run what a figure of the paper is made of, or what is left of it; end with tables and a picture."""
     figures, chosen = find_figures(name), _names(tasks)
@@ -162,7 +179,7 @@ def _show(part: Numbers) -> None:
 
 
 def results(
-    runs: Annotated[Path, typer.Argument(help="A folder of `fjord reproduce`.")] = Path(
+    runs: Annotated[Path, typer.Argument(help="A folder of runs of the paper's figures.")] = Path(
         "runs/paper"
     ),
     output: Annotated[

@@ -18,7 +18,7 @@ from reproduction.figures import PaperFigure
 from reproduction.sections import ResultSection, SectionVerdict, make_section
 
 INTRODUCTION = (
-    "Written by `fjord results` from run folders; each row of numbers names the folders it is made of. Accuracy in per "
+    "Written by `python -m reproduction results` from run folders; each row of numbers names the folders it is made of. Accuracy in per "
     "cent; Shakespeare in negative perplexity, as in the paper: more is better everywhere. Mean ± sample standard "
     "deviation over seeds. The paper's numbers are those of its text; none is read off a picture."
 )
@@ -92,7 +92,7 @@ def _markdown(
     yield _table(VERDICTS, [_verdict(v) for one in sections for v in one.verdicts])
     for one in sections:
         name = one.figure.name
-        yield f"## {one.figure.title}\n\n`fjord reproduce {name}`\n"
+        yield f"## {one.figure.title}\n\n`python -m reproduction {name}`\n"
         if name in pictures:
             yield f"![{one.figure.title}]({pictures[name]})\n"
         for table in one.tables:

@@ -1,6 +1,6 @@
 """Theorem 1, by experiment: Ordered Dropout on a linear network recovers the SVD (appendix D).
 
-`fjord run theorem1` runs the paper's setting, then a decaying step over more iterations. The paper
+`python -m reproduction theorem1` runs the paper's setting, then a decaying step over more iterations. The paper
 shows the distance to the best rank-k approximation going to zero for every k. A constant step keeps
 the noise of its last batches: it ends at a few per cent. About 20 s on one core.
 """

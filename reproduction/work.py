@@ -16,9 +16,11 @@ from typing import Any, Protocol
 from filelock import FileLock, Timeout
 
 from fjord.core.errors import UserError
+from reproduction import theorem1
 from reproduction.curves import RunJob
 from reproduction.folders import state
 
+ROOT = Path(__file__).parents[1]
 POLL = 0.5
 """Seconds between two looks at the processes."""
 
@@ -83,10 +85,7 @@ class RunQueue:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             streams: Any = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
-            streams["env"] = {
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-            }  # runs at the same time do not fight for processors
+            streams["env"] = _environment()
             # In a group of its own: a Ctrl-C reaches it once, through us.
             process = subprocess.Popen(
                 command(job, self.runs, how == "resumed"), start_new_session=True, **streams
@@ -114,11 +113,26 @@ class RunQueue:
 
 def command(job: RunJob, runs: Path, resume: bool = False) -> list[str]:
     """Return what a person would type for one run."""
-    base, folder = [sys.executable, "-m", "fjord.cli", "run"], str(runs / job.name)
+    folder = str(runs / job.name)
+    if job.recipe in theorem1.RECIPES:
+        base = [sys.executable, "-m", "reproduction", job.recipe]
+        if resume:
+            return [*base, "--resume", folder]
+        return [*base, "--output", folder, "--seed", str(job.seed)]
+    base = [sys.executable, "-m", "fjord.cli", "run"]
     if resume:
         return [*base, "--resume", folder, "--no-page"]
     settings = [part for setting in job.settings for part in ("--set", setting)]
     return [*base, job.recipe, "--output", folder, "--seed", str(job.seed), *settings, "--no-page"]
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a run: one thread each, and this folder importable from anywhere."""
+    paths = [str(ROOT)]
+    if os.environ.get("PYTHONPATH"):
+        paths.append(os.environ["PYTHONPATH"])
+    # One thread: runs at the same time do not fight for processors.
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _lock(runs: Path, job: RunJob) -> FileLock:

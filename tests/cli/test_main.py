@@ -99,6 +99,6 @@ def test_cut_writes_the_weights_of_one_width(tmp_path):
 def test_list_names_the_recipes():
     command = [sys.executable, "-m", "fjord.cli", "list"]  # a start of Python from nothing
     assert (
-        "theorem1.decaying"
+        "emnist-central"
         in subprocess.run(command, capture_output=True, text=True, check=True).stdout
     )

@@ -152,7 +152,7 @@ def test_every_method_runs_with_every_strategy(folder, method):
         (["run", "mine.py:wrong"], "returned a int, not a fjord.Experiment"),
         (
             ["run", "unknown"],
-            "known: demo, cifar10, femnist, femnist-digits, emnist-skewed, shakespeare, theorem1, or a file such",
+            "known: demo, cifar10, femnist, femnist-digits, emnist-skewed, shakespeare, or a file such",
         ),
         (["run", "mine.py", "--set", "lr"], "--set lr: write it as key=value"),
         (["run", "mine.py", "--set", "lr=fast"], "--set lr=fast"),
@@ -196,7 +196,11 @@ def test_every_method_runs_with_every_strategy(folder, method):
         ),
         (["run", "mine.py", "--set", "log=paper"], "log=paper must be tensorboard, wandb or both"),
         (["run", "mine.py", "--resume", "x"], "give no recipe and no --output"),
-        (["run", "theorem1", "--set", "lr=1"], "theorem1 has one setting, seed"),
+        (
+            ["run", "theorem1"],
+            "in a clone of the repository, run `python -m reproduction theorem1`",
+        ),
+        (["show", "theorem1.paper"], "run `python -m reproduction theorem1.paper`"),
         (["report", "nowhere"], "nowhere"),
     ],
 )
@@ -215,7 +219,7 @@ def test_list_names_recipes_methods_and_what_composes_with_them(monkeypatch, cap
     out = capsys.readouterr().out
     for word in (
         "demo",
-        "theorem1.paper",
+        "emnist-central",
         *METHODS,
         "prox",
         "nova",

@@ -245,3 +245,24 @@ def test_table_1b_is_counted_into_a_run_folder(tmp_path, monkeypatch, capsys):
     assert verdicts.pop("cnn-weights") == "does not hold"  # see the README
     assert set(verdicts.values()) == {"holds"}
     assert len(RunFolder(tmp_path / "table1b" / "0").metrics()) == 15
+
+
+def test_theorem1_is_run_by_the_command_of_the_reproduction():
+    """From any folder: it is not part of the installed package."""
+    job = RunJob("theorem1/paper", "theorem1.paper", (), 4)
+    words = ["-m", "reproduction", "theorem1.paper"]
+    assert command(job, Path("runs"))[1:] == [
+        *words, "--output", "runs/theorem1/paper/4", "--seed", "4"
+    ]  # fmt: skip
+    assert command(job, Path("runs"), resume=True)[1:] == [
+        *words, "--resume", "runs/theorem1/paper/4"
+    ]  # fmt: skip
+
+
+def test_the_queue_runs_theorem1_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    job = RunJob("theorem1/paper", "theorem1.paper", (), 0)
+    work = RunQueue(tmp_path / "runs", [job], 1, Listener())
+    work.run()
+    assert work.failed == {}
+    assert state(job, tmp_path / "runs") == "finished"

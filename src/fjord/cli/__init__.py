@@ -10,7 +10,6 @@ from fjord.cli import data, engines, fleet, inference, models, profile, runs, se
 from fjord.cli import export as exports
 from fjord.cli.errors import command_line_text
 from fjord.core.errors import UserError
-from reproduction import command as reproduce
 
 app = typer.Typer(
     help="Train one network that every device can carry.",
@@ -26,8 +25,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "footprint": models.print_footprint,
     "cut": models.cut_file,
     "export": exports.export_files,
-    "reproduce": reproduce.reproduce,
-    "results": reproduce.results,
     "profile": profile.profile_device,
     "tiers": tiers.group_fleet,
     "app": engines.app,

@@ -3,7 +3,6 @@
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +27,6 @@ from fjord.experiments.recipes.find import (
 from fjord.experiments.runs import RunExistsError, RunFolder
 from fjord.experiments.settings import settings_as_json
 from fjord.federated.methods import METHODS
-from reproduction import theorem1
 
 out = Console(highlight=False)
 Recipe = Annotated[
@@ -73,8 +71,10 @@ def run(
             )
         known = RunFolder(resume).config.get("recipe", {})
         if known == "theorem1":
-            alone.resume_theorem1(resume)
-            return
+            raise UserError(
+                f"{resume}: is a run of theorem1, which is not part of the package; in a clone of the "
+                f"repository, run `python -m reproduction theorem1 --resume {resume}`"
+            )
         if "name" not in known:
             raise UserError(
                 f"{resume}: was started from Python; go on with fjord.run_experiment(..., resume=True)"
@@ -143,10 +143,7 @@ def list_recipes() -> None:
     table = Table("recipe", "what it is")
     for name, recipe in RECIPES.items():
         table.add_row(name, _first_line(recipe))
-    table.add_row(
-        "theorem1", "Ordered Dropout recovers the SVD: both settings below, with a figure"
-    )
-    for name, setting in {**theorem1.RECIPES, **central.RECIPES}.items():
+    for name, setting in central.RECIPES.items():
         table.add_row(name, _first_line(setting))
     out.print(table)
     methods = Table("--set method=", "what it is")
@@ -164,9 +161,7 @@ def _first_line(function: object) -> str:
 
 def show(recipe: Recipe, settings: Settings = None) -> None:
     """Print all settings of a recipe."""
-    if recipe in theorem1.RECIPES:
-        config = asdict(theorem1.RECIPES[recipe]())
-    elif recipe in central.RECIPES:
+    if recipe in central.RECIPES:
         config = settings_as_json(apply_settings(central.RECIPES[recipe](), settings or []))
     else:
         config = apply_settings(find_recipe(recipe)(), settings or []).config()

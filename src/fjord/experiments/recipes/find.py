@@ -13,6 +13,8 @@ from fjord.experiments.settings import Setting, set_setting
 
 RECIPES: dict[str, Callable[[], Experiment]] = {"demo": demo, **paper.RECIPES}
 
+MOVED = "{name} is not part of the package: in a clone of the repository, run `python -m reproduction {name}`"
+
 MAIN, BESIDE = "recipe.py", "beside"
 """Where a user's own recipe lies in the folder it is sent in, and where what it imports from beside it."""
 
@@ -32,8 +34,11 @@ def find_function(name: str, sent: Path | None = None) -> Callable[[], Any]:
     """Return a function of a user's file, by default the one called `recipe`."""
     path, _, function = name.partition(":")
     if not path.endswith(".py"):
+        if name.partition(".")[0] == "theorem1":
+            raise UserError(MOVED.format(name=name))
+        known = ", ".join(RECIPES)
         raise UserError(
-            f"recipe {name!r} is unknown; known: {', '.join(RECIPES)}, theorem1, or a file such as mine.py:recipe"
+            f"recipe {name!r} is unknown; known: {known}, or a file such as mine.py:recipe"
         )
     file, folder = _where(path, sent)
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""What models trained in changing parts lack when they are whole: `python -m benchmarks.whole_models RUN_FOLDER`.
+"""What models trained in changing parts lack when they are whole: `python -m reproduction whole-models RUN_FOLDER`.
 
 Scores every model of a run of `fd`, `efd` or `fedrolex` on its test set as trained, and mended, without training:
 
@@ -8,17 +8,19 @@ scale       where there is none: a weight that reads units of which clients held
             that it reads as much as in training; this is what dropout does in tests
 """
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
 import torch
+import typer
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 import fjord
+from fjord.core.errors import UserError
 from fjord.core.width import Width
 from fjord.data.federated import FederatedData
 from fjord.devices.tiers import usual_devices
@@ -39,6 +41,7 @@ def inputs(data: FederatedData) -> Iterator[Tensor]:
 
 
 def score(model: fjord.ElasticModel, data: FederatedData, width: Width) -> str:
+    """Return the score of a model on the test set, as text."""
     (parts,) = score_examples(model.eval(), data.test, [width], BATCH).values()
     found = ExampleScores.joined(parts).score()
     return f"{found.accuracy:.2%}, perplexity {found.perplexity:.4g}"
@@ -64,16 +67,20 @@ def scale(model: fjord.ElasticModel, share: float) -> None:
     model.load_state_dict(state)
 
 
-def main(folder: Path) -> None:
+def whole_models(
+    folder: Annotated[Path, typer.Argument(help="A run of fd, efd or fedrolex, with its weights.")],
+) -> None:
+    """Score the models of a run as trained, and with what they lack as whole models mended."""
+    torch.set_num_threads(1)
     recipe = RunFolder(folder).config["recipe"]
     experiment = apply_settings(find_recipe(recipe["name"])(), recipe["set"])
     federation = next(iter(experiment.federations()))
     if federation.method.name not in METHODS:
-        sys.exit(
+        raise UserError(
             f"{folder}: is a run of {federation.method.name}; parts that change are trained in {METHODS} only"
         )
     if not (paths := sorted(folder.glob("model*.safetensors"))):
-        sys.exit(
+        raise UserError(
             f"{folder}: has no weights (results keep none); `fjord run` makes a folder that has them"
         )
     table = Table("model", "as trained", "mended", "by", title=str(folder))
@@ -90,8 +97,3 @@ def main(folder: Path) -> None:
             how = f"scale {share:.2f}"
         table.add_row(str(width), before, score(model, data, width), how)
     OUT.print(table)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(Path(sys.argv[1]))
