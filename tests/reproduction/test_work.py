@@ -35,7 +35,7 @@ def data(seed, broken=0):
         raise ValueError(f"the data is broken by {broken}")
     x = torch.randn(120, 4)
     y, clients = x[:, :3].argmax(1), torch.arange(120) % 6
-    return fjord.partition((x[:96], y[:96]), clients[:96], (x[96:], y[96:]), clients[96:])
+    return fjord.partition_tensors((x[:96], y[:96]), clients[:96], (x[96:], y[96:]), clients[96:])
 
 
 def recipe():
