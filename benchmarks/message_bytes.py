@@ -16,7 +16,7 @@ RECIPES = {"resnet18": "cifar10", "cnn": "femnist", "rnn": "shakespeare"}
 def sizes(model: ElasticModel, recipe: str, width: Width) -> tuple[int, int, int]:
     """Return the bytes of the weights, and of the messages to and from a client with this ceiling."""
     space = model.space.up_to(width)
-    held = model.plan.ordered(width)
+    held = model.plan.leading_units(width)
     tensors = take_tensors(model, slice_index(model, held, space.widths))
     counts = dict.fromkeys(space.widths, 100)
     task = Assignment(3399, 499, 0.001, held, space, tensors)

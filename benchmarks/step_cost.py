@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import fjord
+from fjord.elastic.indexing import take_slice
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import take_slice
 from fjord.models.catalog import find_model
 from fjord.training.objective import cross_entropy
 
@@ -48,7 +48,7 @@ def usual(elastic: ElasticModel, batch: tuple[Tensor, Tensor], width: Fraction) 
     full = {
         name: nn.Parameter(t.detach().clone()) for name, t in elastic.cut("1").named_parameters()
     }
-    indices = elastic.plan.kept_indices(elastic.plan.ordered(width))
+    indices = elastic.plan.kept_indices(elastic.plan.leading_units(width))
     optimizer = SGD(full.values())
 
     def step() -> None:

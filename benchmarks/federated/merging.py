@@ -31,7 +31,7 @@ def ten_tasks(model: ElasticModel) -> list[Assignment]:
     for client, ceiling in enumerate(
         w for w in reversed(uniform_widths(5).widths) for _ in range(2)
     ):
-        space, held = uniform_widths(5).up_to(ceiling), model.plan.ordered(ceiling)
+        space, held = uniform_widths(5).up_to(ceiling), model.plan.leading_units(ceiling)
         tensors = {
             key: t.detach()
             for key, t in take_tensors(model, slice_index(model, held, space.widths)).items()

@@ -64,8 +64,8 @@ def test_a_small_model_is_searched_as_if_everything_was_tried(limit):
     assert found.exhaustive
     assert found.evaluated == len(best)
     assert found.score == best[winner]
-    assert model.plan.widths(found.widths) == {
-        **model.plan.widths(dict(zip(layers, winner, strict=True))),
+    assert model.plan.family_widths(found.widths) == {
+        **model.plan.family_widths(dict(zip(layers, winner, strict=True))),
         "": max(map(parse_width, winner)),
     }
     shared = {w: best[w, w] for w in ("1/3", "2/3", "1") if (w, w) in best}

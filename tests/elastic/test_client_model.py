@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from fjord.core.width import Width
 from fjord.elastic.client_model import ClientModel, slice_index, take_tensors, units_below
-from fjord.elastic.plan import put_slice, take_slice
+from fjord.elastic.indexing import put_slice, take_slice
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -23,7 +23,7 @@ def test_an_ordered_slice_computes_at_each_width_what_the_model_does(
 ) -> None:
     _, model = fed.elastic(kind)
     space = FIFTHS.up_to(ceiling)
-    held = model.plan.ordered(ceiling)
+    held = model.plan.leading_units(ceiling)
     piece = ClientModel(
         model, held, space, take_tensors(model, slice_index(model, held, space.widths))
     ).eval()
@@ -50,7 +50,9 @@ def test_a_slice_of_random_units_equals_the_masked_model(
     inputs = fed.tiny_data(kind, [3]).inputs[:3]
     for width in FIFTHS.widths:
         kept = {
-            f.name: torch.tensor([u for u in held[f.name].tolist() if u < -(-width * f.units // 1)])
+            f.name: torch.tensor(
+                [u for u in held[f.name].tolist() if u < -(-width * f.num_units // 1)]
+            )
             for f in model.plan.families
         }
         mask = {name: m.double() for name, m in fed.unit_masks(net, model, kept).items()}
@@ -120,7 +122,9 @@ def test_training_a_slice_of_random_units_moves_its_own_weights_only(
     where = slice_index(model, held, FIFTHS.widths)
     piece = ClientModel(model, held, FIFTHS, take_tensors(model, where)).train()
     data = fed.tiny_data("dense", [5])
-    torch.nn.functional.cross_entropy(piece.view(width).net(data.inputs), data.targets).backward()
+    torch.nn.functional.cross_entropy(
+        piece.shared_submodel(width).net(data.inputs), data.targets
+    ).backward()
     mask = {
         n: m.double()
         for n, m in fed.unit_masks(net, model, units_below(model.plan, held, width)).items()
@@ -130,5 +134,5 @@ def test_training_a_slice_of_random_units_moves_its_own_weights_only(
     torch.nn.functional.cross_entropy(
         functional_call(net, masked, (data.inputs,)), data.targets
     ).backward()
-    for name, part in piece.view(width).parts.items():
+    for name, part in piece.shared_submodel(width).slices.items():
         assert oracles.close(part.tensor.grad, fed.cut_out(weights[name].grad, mask[name].bool()))

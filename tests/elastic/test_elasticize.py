@@ -345,7 +345,7 @@ def test_weight_norm_is_followed():
         nn.Sequential(wrap(nn.Linear(5, 20)), nn.ReLU(), nn.Linear(20, 3)), randn(2, 5)
     )
     assert elastic.cut("2/5")(randn(3, 5)).shape == (3, 3)
-    assert {f.units for f in elastic.plan.families} == {20}
+    assert {f.num_units for f in elastic.plan.families} == {20}
 
 
 def test_a_projection_too_small_for_its_lstm_is_refused_in_words():
@@ -369,7 +369,7 @@ def test_pixel_shuffle_moves_channels_into_the_image_in_blocks():
         nn.Conv2d(3, 20, 3, padding=1), nn.PixelShuffle(2), nn.Conv2d(5, 3, 3, padding=1)
     )
     elastic = fjord.elasticize(net, randn(2, 3, 8, 8))
-    assert [f.units for f in elastic.plan.families] == [5]
+    assert [f.num_units for f in elastic.plan.families] == [5]
 
 
 def test_freezing_by_the_second_name_of_a_tied_tensor():
@@ -423,7 +423,7 @@ def test_an_lstm_cut_to_one_unit_a_gate_trains(hidden):
             return self.head(self.lstm(x)[0])
 
     model = fjord.elasticize(Net(), torch.randn(2, 3, 4))
-    view = model.view(parse_width("1/5"))
+    view = model.shared_submodel(parse_width("1/5"))
     assert not any(p.tensor.data_ptr() == p.source.data_ptr() for p in view.copies)
     stepper = fjord.SlicedOptimizer(model, partial(torch.optim.SGD, lr=0.1))
     widths = parse_width("1/5"), parse_width("1")

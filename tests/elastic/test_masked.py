@@ -31,7 +31,7 @@ def made(name: str, space: str) -> tuple[nn.Module, ElasticModel]:
 @pytest.mark.parametrize("name", [name for name, motif in MOTIFS.items() if motif.families])
 def test_families_are_those_a_person_would_name(name):
     _, elastic = made(name, "uniform-5")
-    assert {f.name: f.units for f in elastic.plan.families} == MOTIFS[name].families
+    assert {f.name: f.num_units for f in elastic.plan.families} == MOTIFS[name].families
 
 
 @pytest.mark.parametrize(("name", "space"), CASES)
@@ -39,8 +39,8 @@ def test_each_family_keeps_its_first_ceil_units(name, space):
     _, elastic = made(name, space)
     for width in SPACES[space].widths:
         for family in elastic.plan.families:
-            kept = elastic.plan.ordered(width)[family.name].tolist()
-            per_unit = family.units // family.multiple
+            kept = elastic.plan.leading_units(width)[family.name].tolist()
+            per_unit = family.num_units // family.multiple
             assert kept == list(range(family.multiple * oracles.first_units(width, per_unit)))
 
 
@@ -50,7 +50,7 @@ def test_cut_equals_masked(name, space):
     inputs = MOTIFS[name].inputs()
     model.eval()
     for width in SPACES[space].widths:
-        mask = oracles.masks(model, elastic.plan, elastic.plan.ordered(width))
+        mask = oracles.masks(model, elastic.plan, elastic.plan.leading_units(width))
         expected = oracles.masked_output(model, oracles.all_tensors(model), mask, inputs)
         net = elastic.cut(width).eval()
         assert sum(p.numel() for p in net.parameters()) == sum(
@@ -65,13 +65,13 @@ def test_gradients_equal_those_of_the_masked_model(name, space):
     inputs = MOTIFS[name].inputs()
     model.train()
     for width in SPACES[space].widths:
-        mask = oracles.masks(model, elastic.plan, elastic.plan.ordered(width))
+        mask = oracles.masks(model, elastic.plan, elastic.plan.leading_units(width))
         weights = {
             n: t.detach().clone().requires_grad_(isinstance(t, nn.Parameter))
             for n, t in oracles.all_tensors(model).items()
         }
         loss(oracles.masked_output(model, weights, mask, inputs)).backward()
-        view = elastic.train().view(width)
+        view = elastic.train().shared_submodel(width)
         view.net.zero_grad()
         loss(view.net(*inputs)).backward()
         for key, parameter in view.net.named_parameters():

@@ -36,7 +36,7 @@ def test_widths_by_layer_equal_masking():
     model = oracles.randomise(motif.build()).eval()
     elastic = fjord.elasticize(model, motif.inputs())
     width = {"grow1": "2/5", "*": "4/5"}
-    mask = oracles.masks(model, elastic.plan, elastic.plan.ordered(width))
+    mask = oracles.masks(model, elastic.plan, elastic.plan.leading_units(width))
     expected = oracles.masked_output(model, oracles.all_tensors(model), mask, motif.inputs())
     assert oracles.close(elastic.cut(width).eval()(*motif.inputs()), expected)
 
@@ -100,7 +100,7 @@ def test_norms_of_a_width_above_all_trained_ones_do_not_exist():
 def test_random_units_give_the_masked_model_too():
     model = oracles.randomise(Residual()).eval()
     elastic = fjord.elasticize(model, images(), widths=fjord.WidthSpace.of(["1"]))
-    kept = elastic.plan.random("2/5", torch.Generator().manual_seed(3))
+    kept = elastic.plan.random_units("2/5", torch.Generator().manual_seed(3))
     assert {name: len(units) for name, units in kept.items()} == {
         "stem.weight[0]": 4,
         "inner.weight[0]": 6,

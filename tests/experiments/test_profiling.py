@@ -129,7 +129,9 @@ def measured_memory(federation, ceiling, objective) -> int:
 def with_examples(net, examples: int):
     """A federation of one client with so many examples of 40 kB."""
     federation = federation_of_model(net, torch.randn(2, 10_000), uniform_widths(2), 10, 1)
-    federation.data = measure.single_client_data(gather_examples(federation.data, 10, examples), federation.data)
+    federation.data = measure.single_client_data(
+        gather_examples(federation.data, 10, examples), federation.data
+    )
     return federation
 
 
@@ -156,7 +158,9 @@ def test_a_trainer_keeps_no_batch_of_a_client_and_after_a_shortage_no_network():
     trainer = federation.trainer()
     trainer(federation.task_at(Fraction(1)))
     (bench,) = trainer._benches.values()
-    seen += [weakref.ref(bench.model.view(width).net) for width in federation.space.widths]
+    seen += [
+        weakref.ref(bench.model.shared_submodel(width).net) for width in federation.space.widths
+    ]
     del bench
     trainer._benches.clear()  # as it does before it tries a smaller width
     gc.collect()

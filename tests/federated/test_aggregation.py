@@ -40,7 +40,9 @@ def merged(
 def rolled_units(model: ElasticModel, width: Width, start: int) -> UnitSelection:
     return {
         f.name: torch.tensor(
-            sorted((start + i) % f.units for i in range(oracles.first_units(width, f.units)))
+            sorted(
+                (start + i) % f.num_units for i in range(oracles.first_units(width, f.num_units))
+            )
         )
         for f in model.plan.families
     }
@@ -58,7 +60,7 @@ def test_the_nested_mean_equals_eq1_taken_literally(
     sent = []
     for reply in replies:
         widths = [w for w in FIFTHS.widths if w <= reply.ceiling]
-        held = model.plan.ordered(reply.ceiling)
+        held = model.plan.leading_units(reply.ceiling)
         mask = fed.holds(net, model, fed.first_units(model, reply.ceiling), widths)
         sent.append(
             (fed.slice_of(reply.full, mask), slice_index(model, held, widths), reply.num_examples)
@@ -137,7 +139,7 @@ def test_a_client_alone_is_taken_as_it_is(kind: str, ceiling: str) -> None:
         fed.holds(net, model, fed.first_units(model, width), widths),
         fed.random_state(current, 5),
     )
-    where = slice_index(model, model.plan.ordered(width), widths)
+    where = slice_index(model, model.plan.leading_units(width), widths)
     found = merged(model, [(fed.slice_of(full, mask), where, 37)])
     fed.assert_close(
         found, {key: torch.where(mask[key], full[key], t) for key, t in current.items()}, 1e-15
@@ -161,7 +163,9 @@ def test_the_order_of_the_clients_changes_no_more_than_rounding(
             widths = [w for w in FIFTHS.widths if w <= ceiling]
             mask = fed.holds(net, model, fed.first_units(model, ceiling), widths)
             part = fed.slice_of(fed.random_state(current, seed + i), mask)
-            sent.append((part, slice_index(model, model.plan.ordered(ceiling), widths), count))
+            sent.append(
+                (part, slice_index(model, model.plan.leading_units(ceiling), widths), count)
+            )
         results.append(merged(model, sent))
     fed.assert_close(*results, 1e-13)
 
@@ -175,7 +179,7 @@ def test_nobody_at_all_leaves_the_model_bit_identical() -> None:
 
 def test_integer_buffers_are_averaged_exactly_and_keep_their_type() -> None:
     _, model = fed.elastic("counting")
-    where = slice_index(model, model.plan.ordered(Width(1)), FIFTHS.widths)
+    where = slice_index(model, model.plan.leading_units(Width(1)), FIFTHS.widths)
     sent = []
     for seen, count in ((10**12, 1), (10**12 + 3, 2), (10**12 + 6, 3)):
         tensors = fed.snapshot(model) | {"seen": torch.tensor(seen)}
@@ -189,7 +193,7 @@ def test_weights_in_half_precision_are_summed_in_single() -> None:
     torch.manual_seed(0)
     model = fjord.elasticize(fed.dense(), torch.randn(2, 4))
     model.tensors = {k: torch.nn.Parameter(t.detach().half()) for k, t in model.tensors.items()}
-    where = slice_index(model, model.plan.ordered(Width(1)), FIFTHS.widths)
+    where = slice_index(model, model.plan.leading_units(Width(1)), FIFTHS.widths)
     sent = [
         ({k: torch.full_like(t, 30.0).detach() for k, t in model.tensors.items()}, where, 5000)
         for _ in range(3)
@@ -203,7 +207,7 @@ def test_weights_in_half_precision_are_summed_in_single() -> None:
 def test_huge_example_counts_stay_exact_enough(counts: list[int]) -> None:
     _, model = fed.elastic("dense")
     current = fed.snapshot(model)
-    where = slice_index(model, model.plan.ordered(Width(1)), FIFTHS.widths)
+    where = slice_index(model, model.plan.leading_units(Width(1)), FIFTHS.widths)
     states = [fed.random_state(current, i) for i in range(len(counts))]
     expected = fed.weighted_mean(states, counts)
     fed.assert_close(

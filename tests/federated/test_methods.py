@@ -52,7 +52,7 @@ def kept_fairly(plan: WidthPlan, kept: UnitSelection) -> None:
     for f in plan.families:
         units = kept[f.name].tolist()
         assert units == sorted(set(units))
-        assert set(units) <= set(range(f.units))
+        assert set(units) <= set(range(f.num_units))
         assert units
 
 
@@ -79,8 +79,8 @@ def test_every_method_keeps_fair_units_and_samples_widths_it_can_run(
     kept_fairly(plan, kept)
     assert set(space.widths) <= set(grant.space.widths)
     for f in plan.families:  # at every width it may draw there is something to train
-        assert int((kept[f.name] < exact(space.widths[0], f.units)).sum()) >= 1
-        assert int(kept[f.name][-1]) < exact(grant.target, f.units)
+        assert int((kept[f.name] < exact(space.widths[0], f.num_units)).sum()) >= 1
+        assert int(kept[f.name][-1]) < exact(grant.target, f.num_units)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_no_client_gets_more_units_than_its_ceiling_allows(
 ) -> None:
     kept = find_method(name).select(plan, grant)
     for f in plan.families:
-        assert len(kept[f.name]) <= exact(grant.ceiling, f.units)
+        assert len(kept[f.name]) <= exact(grant.ceiling, f.num_units)
 
 
 @pytest.mark.parametrize("name", ["fjord", "fjord-kd", "heterofl"])
@@ -104,7 +104,7 @@ def test_fjord_holds_exactly_the_first_units_of_the_ceiling(
 ) -> None:
     kept = find_method(name).select(plan, grant)
     for f in plan.families:
-        assert kept[f.name].tolist() == list(range(exact(grant.ceiling, f.units)))
+        assert kept[f.name].tolist() == list(range(exact(grant.ceiling, f.num_units)))
 
 
 @pytest.mark.parametrize("name", ["fjord", "fjord-kd"])
@@ -131,7 +131,7 @@ def test_fd_keeps_as_many_units_as_the_lowest_tier_can_for_all_clients(
 ) -> None:
     kept = find_method("fd").select(plan, grant)
     for f in plan.families:
-        assert len(kept[f.name]) == exact(min(grant.lowest, grant.target), f.units)
+        assert len(kept[f.name]) == exact(min(grant.lowest, grant.target), f.num_units)
 
 
 @many
@@ -139,8 +139,8 @@ def test_fd_keeps_as_many_units_as_the_lowest_tier_can_for_all_clients(
 def test_efd_drops_only_what_the_client_cannot_carry(plan: WidthPlan, grant: ClientContext) -> None:
     kept = find_method("efd").select(plan, grant)
     for f in plan.families:
-        whole = exact(grant.target, f.units)
-        assert len(kept[f.name]) == min(whole, exact(grant.ceiling, f.units))
+        whole = exact(grant.target, f.num_units)
+        assert len(kept[f.name]) == min(whole, exact(grant.ceiling, f.num_units))
         if grant.ceiling >= grant.target:
             assert kept[f.name].tolist() == list(range(whole))
 
@@ -236,14 +236,16 @@ def test_fedrolex_rolls_by_one_each_round_wraps_and_covers_all_units(
     t = grant.round_index
     first, second = at(t), at(t + 1)
     for f in plan.families:
-        count = exact(grant.ceiling, f.units)
-        assert set(first[f.name].tolist()) == {(t + i) % f.units for i in range(count)}
-        assert set(second[f.name].tolist()) == {(u + 1) % f.units for u in first[f.name].tolist()}
+        count = exact(grant.ceiling, f.num_units)
+        assert set(first[f.name].tolist()) == {(t + i) % f.num_units for i in range(count)}
+        assert set(second[f.name].tolist()) == {
+            (u + 1) % f.num_units for u in first[f.name].tolist()
+        }
     f = plan.families[0]
-    times = torch.zeros(f.units)
-    for turn in range(f.units):
+    times = torch.zeros(f.num_units)
+    for turn in range(f.num_units):
         times[at(t + turn)[f.name]] += 1
-    assert bool((times == exact(grant.ceiling, f.units)).all()), (
+    assert bool((times == exact(grant.ceiling, f.num_units)).all()), (
         "some unit is trained more often than others"
     )
 
@@ -289,7 +291,8 @@ def test_plain_methods_train_the_whole_target_at_its_own_width(
     method = find_method(name)
     kept = method.select(plan, grant)
     assert all(
-        kept[f.name].tolist() == list(range(exact(grant.target, f.units))) for f in plan.families
+        kept[f.name].tolist() == list(range(exact(grant.target, f.num_units)))
+        for f in plan.families
     )
     assert method.sample(grant) == WidthSpace.of([grant.target])
     assert not method.nested

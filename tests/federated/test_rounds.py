@@ -117,7 +117,8 @@ def test_a_last_batch_of_one_example_joins_the_one_before() -> None:
 
 def test_a_selection_in_another_order_of_families_means_the_same() -> None:
     turned = replace(
-        find_method("fjord"), select=lambda plan, g: dict(reversed(plan.ordered(g.ceiling).items()))
+        find_method("fjord"),
+        select=lambda plan, g: dict(reversed(plan.leading_units(g.ceiling).items())),
     )
     setting = Setting("dense", "fjord", ceilings=("1/5", "3/5", "1"), sizes=(8, 8, 8))
     expected, _ = fed.train(setting.make())

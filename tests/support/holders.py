@@ -28,7 +28,9 @@ def unit_masks(net: nn.Module, model: ElasticModel, kept: UnitSelection) -> dict
 
 
 def first_units(model: ElasticModel, width: Fraction) -> UnitSelection:
-    return {f.name: torch.arange(oracles.first_units(width, f.units)) for f in model.plan.families}
+    return {
+        f.name: torch.arange(oracles.first_units(width, f.num_units)) for f in model.plan.families
+    }
 
 
 def random_units(model: ElasticModel, width: Width, seed: int) -> UnitSelection:
@@ -36,8 +38,8 @@ def random_units(model: ElasticModel, width: Width, seed: int) -> UnitSelection:
     generator = torch.Generator().manual_seed(seed)
     kept = {}
     for f in model.plan.families:
-        count = oracles.first_units(width, f.units) - 1
-        others = torch.randperm(f.units - 1, generator=generator)[:count] + 1
+        count = oracles.first_units(width, f.num_units) - 1
+        others = torch.randperm(f.num_units - 1, generator=generator)[:count] + 1
         kept[f.name] = torch.cat([torch.zeros(1, dtype=torch.int64), others]).sort().values
     return kept
 

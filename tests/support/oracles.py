@@ -24,7 +24,7 @@ def masks(model: nn.Module, plan: WidthPlan, kept: UnitSelection) -> dict[str, T
         name: torch.ones(t.shape, dtype=torch.float64) for name, t in all_tensors(model).items()
     }
     for family in plan.families:
-        for unit in range(family.units):
+        for unit in range(family.num_units):
             if unit not in kept[family.name].tolist():
                 for (name, dim), rows in family.members.items():
                     for index in rows[unit].tolist():

@@ -44,7 +44,7 @@ class Scarce(ClientTrainer):
         raise RuntimeError(SHORTAGE)
 
     def carries(self, task: Assignment, limit: Fraction) -> bool:
-        return all(len(task.held[f.name]) <= f.count(limit) for f in self.model.plan.families)
+        return all(len(task.held[f.name]) <= f.unit_count(limit) for f in self.model.plan.families)
 
 
 def scarce(federation: Federation, limits: Rooms) -> ClientTrainer:
@@ -207,7 +207,7 @@ def test_fjord_efd_falls_back_to_those_of_its_random_units_that_lie_below() -> N
     for ceiling, part in parts.items():
         assert part.space == federation.space.up_to(ceiling)
         for family in federation.model.plan.families:
-            below = [u for u in task.held[family.name].tolist() if u < family.count(ceiling)]
+            below = [u for u in task.held[family.name].tolist() if u < family.unit_count(ceiling)]
             assert part.held[family.name].tolist() == below
     _, (record,) = short_of_memory(setting, {(3, 0): "2/5"})
     assert re.fullmatch("from 4/5 to [123]/5: out of memory", record.reduced[3])

@@ -92,7 +92,7 @@ def test_random_dropout_is_worse_than_ordered_units_after_ordered_training():
     fjord.fit(elastic, batches(), SGD, epochs=8, objective=fjord.self_distillation())
     elastic.eval()
     ordered = score_network(elastic.cut("1/5"), batches()).accuracy
-    kept = [elastic.plan.random("1/5", torch.Generator().manual_seed(s)) for s in range(8)]
+    kept = [elastic.plan.random_units("1/5", torch.Generator().manual_seed(s)) for s in range(8)]
     at_random = [score_network(elastic.cut("1/5", units), batches()).accuracy for units in kept]
     assert ordered > sum(at_random) / len(at_random) + 0.1
 

@@ -51,11 +51,11 @@ def test_a_step_moves_only_the_submodel(name, maker):
         fjord.train_step(
             elastic, optimizer, fjord.ordered_dropout(squares), (x, x), (width, Fraction(1))
         )
-        held = {part.key: part.indices for part in elastic.view(width).parts.values()}
+        held = {part.key: part.indices for part in elastic.shared_submodel(width).slices.values()}
         for key, value in elastic.state_dict().items():
             outside = torch.ones(value.shape, dtype=torch.bool)
             if key in held:
-                fjord.elastic.plan.put_slice(outside, held[key], torch.tensor(False))
+                fjord.elastic.indexing.put_slice(outside, held[key], torch.tensor(False))
             assert torch.equal(value[outside], before[key][outside]), key
             if key in held and key in optimizer.params:
                 assert not key.startswith("head.weight") or not torch.equal(value, before[key])
@@ -64,7 +64,7 @@ def test_a_step_moves_only_the_submodel(name, maker):
 
 
 def snapshot(optimizer: fjord.SlicedOptimizer) -> dict[str, dict[str, Tensor]]:
-    optimizer.model.sync()
+    optimizer.model.sync_copies()
     states = {key: optimizer.full.state[p] for key, p in optimizer.params.items()}
     return {
         k: {n: v.clone() for n, v in s.items() if isinstance(v, Tensor) and v.dim()}
@@ -134,7 +134,7 @@ def test_distillation_sums_both_gradients_where_submodels_overlap(name, ceiling)
     }
 
     def logits_at(at: Fraction) -> Tensor:
-        mask = oracles.masks(model, elastic.plan, elastic.plan.ordered(at))
+        mask = oracles.masks(model, elastic.plan, elastic.plan.leading_units(at))
         return oracles.masked_output(model, weights, mask, (x,))
 
     fjord.self_distillation(0.5, 2.0)(logits_at, target, width, ceiling).backward()

@@ -105,7 +105,7 @@ def _alone(opened: TrainedModel, text: str | None) -> Widths | None:
 
 def _demand(opened: TrainedModel, width: Width) -> None:
     info = opened.info(width)
-    check_trained(info.plan.widths(width), info.space, bool(info.per_width), info.calibrated)
+    check_trained(info.plan.family_widths(width), info.space, bool(info.per_width), info.calibrated)
     if width not in info.space.widths:
         out.print(f"Note: the model was not trained at width {width}.", style="yellow")
 

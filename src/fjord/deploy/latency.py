@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from fjord.core.width import Width, WidthLike, parse_width
 from fjord.elastic.footprint import submodel_macs
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.recalibrate import uncalibrated
+from fjord.elastic.recalibrate import uncalibrated_submodel
 
 Key = TypeVar("Key")
 TimeSource = Callable[[], float]
@@ -41,7 +41,7 @@ def measure_latencies(
     """Measure requests of these inputs at each width (by default all of the model's), on plain cut submodels."""
     chosen = model.space.widths if widths is None else tuple(parse_width(w) for w in widths)
     given = as_request(inputs)
-    times = time_networks({width: uncalibrated(model, width) for width in chosen}, given)
+    times = time_networks({width: uncalibrated_submodel(model, width) for width in chosen}, given)
     return [
         WidthLatency(w, min(times[w]), median(times[w]), submodel_macs(model, w, given))
         for w in chosen

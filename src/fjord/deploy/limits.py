@@ -16,7 +16,7 @@ from fjord.core.width import Width
 from fjord.deploy.latency import RequestInputs, as_request, time_networks
 from fjord.elastic.footprint import submodel_bytes, submodel_macs
 from fjord.elastic.model import ElasticModel, LayerWidths, as_layer_widths
-from fjord.elastic.recalibrate import uncalibrated
+from fjord.elastic.recalibrate import uncalibrated_submodel
 
 Parse = Callable[[str, str], float]
 Show = Callable[[float, int], str]
@@ -91,7 +91,7 @@ class CostMeter:
     _known: dict[LayerWidths, dict[str, float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        full = self.costs(self.model.plan.widths(self.model.space.largest))
+        full = self.costs(self.model.plan.family_widths(self.model.space.largest))
         self.most = {
             name: parse_limit(name, text, full[name]) for name, text in self.limits.given.items()
         }
@@ -124,6 +124,8 @@ class CostMeter:
 
     def _seconds(self, widths: dict[str, Width]) -> float:
         times = time_networks(
-            {0: uncalibrated(self.model, widths)}, as_request(self.limits.inputs), seconds=0.5
+            {0: uncalibrated_submodel(self.model, widths)},
+            as_request(self.limits.inputs),
+            seconds=0.5,
         )
         return min(times[0])

@@ -23,7 +23,7 @@ from fjord.elastic.recalibrate import (
     is_trained,
     measure_statistics,
     recalibrate,
-    uncalibrated,
+    uncalibrated_submodel,
 )
 
 Choice = tuple[int, ...]
@@ -148,7 +148,7 @@ class _Hunt:
         if choice in self.scores:
             return
         widths = self.widths_of(choice)
-        net = uncalibrated(self.model, widths)
+        net = uncalibrated_submodel(self.model, widths)
         if has_statistics(self.model) and not is_trained(self.model, widths):
             measure_statistics(self.model, net, self.batches)
         found = float(self.judge(net.eval()))

@@ -1,94 +1,131 @@
-"""BatchNorm per width (appendix, CIFAR10): which tensors are kept once per width, and where each lies."""
+"""BatchNorm per width (appendix, CIFAR10): which tensors each width has for itself.
+
+A tensor that is stored once per width has that width in its key (see `TensorKey`); all others are
+stored once, at full size.
+"""
 
 import warnings
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from fjord.core.errors import UserError
 from fjord.core.width import Width, WidthSpace
-from fjord.elastic.plan import AxisIndices, UnitSelection, WidthPlan, is_leading
+from fjord.elastic.indexing import AxisIndices, is_leading, relative_indices
+from fjord.elastic.plan import UnitSelection, WidthPlan
+from fjord.elastic.tensor_key import TensorKey
 
 BatchNormMode = Literal["layers", "statistics", "shared"]
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
+class StoredSlice(NamedTuple):
+    """The part of a stored tensor that a submodel uses."""
+
+    key: str
+    indices: AxisIndices
+
+
 def batchnorm_tensors(model: nn.Module, norms: BatchNormMode) -> set[str]:
-    """Return the tensors that are kept once per width."""
+    """Return the names of the tensors that are stored once per width."""
     if norms == "shared":
         return set()
     names = set()
-    for path, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            for leaf, tensor in [*module._parameters.items(), *module._buffers.items()]:
-                if tensor is not None and (norms == "layers" or leaf in STATISTICS):
-                    names.add(f"{path}.{leaf}" if path else leaf)
+    for path, module in batchnorm_layers(model).items():
+        for leaf in _local_tensors(module):
+            if norms == "layers" or leaf in STATISTICS:
+                names.add(f"{path}.{leaf}" if path else leaf)
     return names
 
 
-def stored_indices(
+def batchnorm_layers(model: nn.Module) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+    """Return the BatchNorm layers of a model by path."""
+    layers = {}
+    for path, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            layers[path] = module
+    return layers
+
+
+def _local_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's own parameters and buffers, without those of modules below it."""
+    tensors = {**module._parameters, **module._buffers}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def stored_slices(
     plan: WidthPlan,
     space: WidthSpace,
     per_width: set[str],
     widths: dict[str, Width],
-    kept: UnitSelection,
+    selection: UnitSelection,
     *,
     calibrated: bool = False,
-) -> dict[str, tuple[str, AxisIndices]]:
-    """Return, for each tensor of a submodel, the key of the stored tensor and the indices to take from it.
+) -> dict[str, StoredSlice]:
+    """Return for each tensor of a submodel the stored tensor and the indices to take from it.
 
-    A `calibrated` submodel has BatchNorm statistics elsewhere, so nothing is said of a width that was not trained.
+    `per_width` names the tensors that are stored once per width. There is a warning if a width was
+    not trained, unless the submodel is `calibrated`: then its BatchNorm statistics are elsewhere.
     """
-    indices = plan.kept_indices(kept)
-    if all(map(is_leading, kept.values())):
-        stored = {name: _stored_width(plan, space, widths, name) for name in per_width}
-    else:  # units chosen otherwise are all there only in the widest
-        stored = dict.fromkeys(per_width, space.largest)
+    stored_widths = _stored_widths(plan, space, per_width, widths, selection)
     if per_width and not calibrated:
         _warn_of_untrained(widths, space)
-    held = {w: plan.kept_indices(plan.ordered(w)) for w in set(stored.values())}
-    found: dict[str, tuple[str, AxisIndices]] = {}
-    for name, wanted in indices.items():
+    stored_indices = {}
+    for width in set(stored_widths.values()):
+        stored_indices[width] = plan.kept_indices(plan.leading_units(width))
+    slices: dict[str, StoredSlice] = {}
+    for name, indices in plan.kept_indices(selection).items():
         if name not in per_width:
-            found[name] = (name, wanted)
+            slices[name] = StoredSlice(name, indices)
             continue
-        width = stored[name]
-        found[name] = (
-            f"{name}@{width}",
-            [indices_within(w, h) for w, h in zip(wanted, held[width][name], strict=True)],
-        )
-    return found
+        width = stored_widths[name]
+        key = str(TensorKey(name, width))
+        slices[name] = StoredSlice(key, relative_indices(indices, stored_indices[width][name]))
+    return slices
 
 
 def _warn_of_untrained(widths: dict[str, Width], space: WidthSpace) -> None:
-    strange = ", ".join(str(w) for w in sorted(set(widths.values()) - set(space.widths)))
-    if strange:
-        warnings.warn(
-            f"width {strange} is not one the model was trained at ({', '.join(map(str, space.widths))}): its BatchNorm "
-            "layers are cut from the next larger width and need recalibration (fjord.recalibrate)",
-            stacklevel=7,
-        )
+    """Warn of widths that have no BatchNorm layers of their own."""
+    untrained = sorted(set(widths.values()) - set(space.widths))
+    if not untrained:
+        return
+    trained = ", ".join(map(str, space.widths))
+    warnings.warn(
+        f"width {', '.join(map(str, untrained))} is not one the model was trained at ({trained}): "
+        "its BatchNorm layers are cut from the next larger width and need recalibration "
+        "(fjord.recalibrate)",
+        stacklevel=7,  # the caller of ElasticModel.cut
+    )
 
 
-def _stored_width(plan: WidthPlan, space: WidthSpace, widths: dict[str, Width], name: str) -> Width:
-    """Return the smallest trained width that holds all channels of a norm layer."""
-    families = plan.families_of.get(
-        (name.rpartition(".")[0] + ".weight", 0)
-    ) or plan.families_of.get((name, 0), [])
-    needed = max((widths[f.name] for f in families), default=widths[""])
+def _stored_widths(
+    plan: WidthPlan,
+    space: WidthSpace,
+    per_width: set[str],
+    widths: Mapping[str, Width],
+    selection: UnitSelection,
+) -> dict[str, Width]:
+    """Return the width from which each tensor that is stored once per width is taken."""
+    if all(is_leading(units) for units in selection.values()):
+        return {name: _stored_width(plan, space, widths, name) for name in per_width}
+    # Units selected in another way all exist only at the largest width.
+    return dict.fromkeys(per_width, space.largest)
+
+
+def _stored_width(
+    plan: WidthPlan, space: WidthSpace, widths: Mapping[str, Width], name: str
+) -> Width:
+    """Return the smallest trained width that has all channels of a norm layer."""
+    path = name.rpartition(".")[0]
+    families = plan.families_of.get((f"{path}.weight", 0))
+    if not families:  # a layer without weights: its statistics have the same channels
+        families = plan.families_of.get((name, 0), [])
+    needed = max((widths[family.name] for family in families), default=widths[""])
     for width in space.widths:
         if width >= needed:
             return width
     raise UserError(
-        f"width {needed} is above the largest trained width {space.largest}, which has no BatchNorm layers for it"
+        f"width {needed} is above the largest trained width {space.largest}, "
+        "which has no BatchNorm layers for it"
     )
-
-
-def indices_within(wanted: Tensor | None, held: Tensor | None) -> Tensor | None:
-    """Return the positions of wanted indices inside a tensor that already holds only some."""
-    if held is None or wanted is None:
-        return wanted
-    if len(wanted) == len(held):
-        return None
-    return torch.searchsorted(held, wanted)

@@ -1,4 +1,4 @@
-"""A device's part of an elastic model: the units it holds, and the submodels of every width it can carry on them."""
+"""A client's part of an elastic model: its units, and the submodels of its widths on them."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -7,96 +7,115 @@ import torch
 from torch import Tensor
 
 from fjord.core.width import Width, WidthSpace
-from fjord.elastic.batchnorm import batchnorm_tensors, indices_within
+from fjord.elastic.batchnorm import StoredSlice, batchnorm_tensors
+from fjord.elastic.indexing import AxisIndices, is_leading, relative_indices, take_slice
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import AxisIndices, UnitSelection, WidthPlan, take_slice
+from fjord.elastic.plan import UnitSelection, WidthPlan
 from fjord.elastic.submodel.blueprint import as_parameters_like
+from fjord.elastic.tensor_key import TensorKey
 
 
-def units_below(plan: WidthPlan, held: UnitSelection, width: Width) -> UnitSelection:
-    """Return the held units among the first ceil(width * K) of each family."""
-    return {f.name: held[f.name][held[f.name] < f.count(width)] for f in plan.families}
+def units_below(plan: WidthPlan, selection: UnitSelection, width: Width) -> UnitSelection:
+    """Return the selected units among the first ceil(width * K) of each family."""
+    below = {}
+    for family in plan.families:
+        units = selection[family.name]
+        below[family.name] = units[units < family.unit_count(width)]
+    return below
 
 
 def slice_index(
-    model: ElasticModel, held: UnitSelection, widths: Iterable[Width]
+    model: ElasticModel, selection: UnitSelection, widths: Iterable[Width]
 ) -> dict[str, AxisIndices]:
-    """Return where each tensor of a device that holds these units lies in the model, by key.
+    """Return, by key, the indices of the tensors that a client with these units gets.
 
-    What is kept per width (`bn1.weight@2/5`) is held for the device's own widths only.
+    Of tensors stored once per width (`bn1.weight@2/5`), a client gets those of its own widths.
     """
+    plan = model.plan
     per_width = batchnorm_tensors(model.blueprint.template, model.norms)
-    found = {name: i for name, i in model.plan.kept_indices(held).items() if name not in per_width}
-    for width in widths if per_width else ():
-        wanted = model.plan.kept_indices(units_below(model.plan, held, width))
-        stored = model.plan.kept_indices(model.plan.ordered(width))
+    index: dict[str, AxisIndices] = {}
+    for name, indices in plan.kept_indices(selection).items():
+        if name not in per_width:
+            index[name] = indices
+    if not per_width:
+        return index
+    for width in widths:
+        wanted = plan.kept_indices(units_below(plan, selection, width))
+        stored = plan.kept_indices(plan.leading_units(width))
         for name in sorted(per_width):
-            found[f"{name}@{width}"] = [
-                indices_within(w, s) for w, s in zip(wanted[name], stored[name], strict=True)
-            ]
-    return found
+            key = str(TensorKey(name, width))
+            index[key] = relative_indices(wanted[name], stored[name])
+    return index
 
 
 class SliceIndex:
-    """Where the tensors of devices lie in a model; what was asked for before is remembered, if it is leading units."""
+    """Computes `slice_index` for the clients of a model, and caches it for leading units."""
 
     def __init__(self, model: ElasticModel) -> None:
         self.model = model
-        self._leading = lru_cache(maxsize=64)(self._of_leading)
+        self._cached = lru_cache(maxsize=64)(self._leading_index)
 
-    def __call__(self, held: UnitSelection, widths: tuple[Width, ...]) -> dict[str, AxisIndices]:
-        """Return where each tensor of a device that holds these units lies."""
-        counts = tuple(len(u) if int(u[-1]) == len(u) - 1 else -1 for u in held.values())
-        return (
-            slice_index(self.model, held, widths) if -1 in counts else self._leading(counts, widths)
-        )
+    def __call__(
+        self, selection: UnitSelection, widths: tuple[Width, ...]
+    ) -> dict[str, AxisIndices]:
+        """Return, by key, the indices of the tensors that a client with these units gets."""
+        if all(is_leading(units) for units in selection.values()):
+            counts = tuple(len(units) for units in selection.values())
+            return self._cached(counts, widths)
+        return slice_index(self.model, selection, widths)
 
-    def _of_leading(
+    def _leading_index(
         self, counts: tuple[int, ...], widths: tuple[Width, ...]
     ) -> dict[str, AxisIndices]:
-        names = [family.name for family in self.model.plan.families]
-        held = {name: torch.arange(count) for name, count in zip(names, counts, strict=True)}
-        return slice_index(self.model, held, widths)
+        """Return the index of the first `counts` units of the families."""
+        selection = {}
+        for family, count in zip(self.model.plan.families, counts, strict=True):
+            selection[family.name] = torch.arange(count)
+        return slice_index(self.model, selection, widths)
 
 
-def take_tensors(model: ElasticModel, where: dict[str, AxisIndices]) -> dict[str, Tensor]:
-    """Return the tensors at these places, as long as the model does not change: views of it where units are leading."""
-    return {key: take_slice(model.tensors[key].detach(), indices) for key, indices in where.items()}
+def take_tensors(model: ElasticModel, index: dict[str, AxisIndices]) -> dict[str, Tensor]:
+    """Return the tensors at an index: views of the model where the units are leading.
+
+    They are valid as long as the model does not change.
+    """
+    tensors = {}
+    for key, indices in index.items():
+        tensors[key] = take_slice(model.tensors[key].detach(), indices)
+    return tensors
 
 
 class ClientModel(ElasticModel):
-    """The submodels of one device, on the weights it holds: at each width, the held units among the first ceil(p K)."""
+    """The submodels of one client on its own tensors.
+
+    The submodel of width p keeps those of the client's units that are among the first ceil(p K).
+    """
 
     def __init__(
         self,
         model: ElasticModel,
-        held: UnitSelection,
+        units: UnitSelection,
         space: WidthSpace,
         tensors: dict[str, Tensor],
     ) -> None:
         template = model.blueprint.template
-        super().__init__(
-            model.blueprint, model.plan, space, model.norms, as_parameters_like(tensors, template)
-        )
-        self.held = held
+        own_tensors = as_parameters_like(tensors, template)
+        super().__init__(model.blueprint, model.plan, space, model.norms, own_tensors)
+        self.units = units
         self.per_width = batchnorm_tensors(template, model.norms)
 
-    def _ordered(self, widths: dict[str, Width]) -> UnitSelection:
-        return units_below(self.plan, self.held, widths[""])
+    def _default_units(self, widths: dict[str, Width]) -> UnitSelection:
+        return units_below(self.plan, self.units, widths[""])
 
-    def _sources(
-        self, widths: dict[str, Width], kept: UnitSelection, *, calibrated: bool = False
-    ) -> dict[str, tuple[str, AxisIndices]]:
-        inner, outer = self.plan.kept_indices(kept), self.plan.kept_indices(self.held)
-        return {
-            name: (f"{name}@{widths['']}", [None] * len(i))
-            if name in self.per_width
-            else (
-                name,
-                [
-                    indices_within(wanted, there)
-                    for wanted, there in zip(i, outer[name], strict=True)
-                ],
-            )
-            for name, i in inner.items()
-        }
+    def _stored_slices(
+        self, widths: dict[str, Width], selection: UnitSelection, *, calibrated: bool = False
+    ) -> dict[str, StoredSlice]:
+        own = self.plan.kept_indices(self.units)
+        slices: dict[str, StoredSlice] = {}
+        for name, indices in self.plan.kept_indices(selection).items():
+            if name in self.per_width:
+                key = str(TensorKey(name, widths[""]))
+                slices[name] = StoredSlice(key, [None] * len(indices))
+            else:
+                slices[name] = StoredSlice(name, relative_indices(indices, own[name]))
+        return slices

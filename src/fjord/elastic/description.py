@@ -55,7 +55,7 @@ class ModelInfo:
             plan = WidthPlan.from_json(data["plan"])
             names = frozenset(data["per_width"]), data["route"], frozenset(data["attributes"])
             mixes = {
-                as_layer_widths(plan.widths(widths)): mark
+                as_layer_widths(plan.family_widths(widths)): mark
                 for mark, widths in data.get("calibrated", {}).items()
             }
             measured = mixes, frozenset(data.get("statistics", ()))
@@ -117,7 +117,9 @@ def restore_model(where: object, text: str, model: nn.Module) -> ElasticModel:
     """
     info = ModelInfo.read(where, text)
     blueprint = blueprint_of(where, info, model, RestoredModel())
-    return ElasticModel.spread(blueprint, info.plan, info.space, info.norms, named_tensors(model))
+    return ElasticModel.from_full(
+        blueprint, info.plan, info.space, info.norms, named_tensors(model)
+    )
 
 
 def blueprint_of(

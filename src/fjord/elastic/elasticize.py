@@ -56,7 +56,7 @@ def elasticize(
         model, _as_tuple(example_inputs), space, patterns, round_to, dict(rules or {}), factory
     )
     blueprint, plan = maker.make()
-    return ElasticModel.spread(
+    return ElasticModel.from_full(
         blueprint.on(without_weights(model)), plan, maker.space, norms, named_tensors(model)
     )
 

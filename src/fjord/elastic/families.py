@@ -45,7 +45,7 @@ def group_units(model: nn.Module, trace: ModelTrace, round_to: int) -> WidthPlan
     ]
     units = {(name, dim): trace.units.root[trace.owners[name][dim]] for name, dim in axes}
     families = [_family(model, group, units) for group in _groups(trace, units)]
-    families = [replace(f, multiple=f.rounded(round_to)) for f in families]
+    families = [replace(f, multiple=f.rounding_multiple(round_to)) for f in families]
     shapes = {name: tuple(t.shape) for name, t in named_tensors(model).items()}
     covered = {axis for f in families for axis in f.members}
     return WidthPlan(tuple(tie_heads(model, families)), shapes, tuple(_frozen(trace, covered)))
@@ -100,7 +100,7 @@ def make_rectangular(trace: ModelTrace, plan: WidthPlan, widths: Iterable[Width]
     """
     tied = False
     for width in widths:
-        kept = KeptUnits(trace, plan, plan.ordered(width))
+        kept = KeptUnits(trace, plan, plan.leading_units(width))
         for values in trace.values.values():
             for value in values.values():
                 for labels in value if isinstance(value, list) else [value]:

@@ -52,7 +52,7 @@ def measure_footprints(
 
 def submodel_macs(model: ElasticModel, width: Widths, inputs: tuple[Any, ...]) -> int:
     """Return the multiply-accumulates of one example at any width, also by layer, without copying weights."""
-    kept = model.plan.ordered(width)
+    kept = model.plan.leading_units(width)
     shapes = model.plan.cut_shapes(kept)
     kinds = named_tensors(model.blueprint.template)
     tensors = as_parameters_like(
@@ -68,7 +68,7 @@ def submodel_macs(model: ElasticModel, width: Widths, inputs: tuple[Any, ...]) -
 def submodel_bytes(model: ElasticModel, width: Widths) -> int:
     """Return the bytes of all tensors of a submodel of any width, also by layer."""
     kinds = named_tensors(model.blueprint.template)
-    shapes = model.plan.cut_shapes(model.plan.ordered(width))
+    shapes = model.plan.cut_shapes(model.plan.leading_units(width))
     return sum(prod(shape) * kinds[name].element_size() for name, shape in shapes.items())
 
 

@@ -3,41 +3,44 @@
 import mmap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from fjord.core.errors import UserError
 from fjord.core.width import Width, Widths, WidthSpace
-from fjord.elastic.batchnorm import BatchNormMode, batchnorm_tensors, stored_indices
-from fjord.elastic.plan import (
-    AxisIndices,
-    UnitSelection,
-    WidthPlan,
-    is_leading,
-    owned_copy,
-    take_slice,
-)
+from fjord.elastic.batchnorm import BatchNormMode, StoredSlice, batchnorm_tensors, stored_slices
+from fjord.elastic.indexing import AxisIndices, is_leading, owned_copy, parameter_like, take_slice
+from fjord.elastic.plan import UnitSelection, WidthPlan
 from fjord.elastic.submodel.blueprint import Blueprint
 from fjord.elastic.submodel.shared import SharedSubmodel, TensorSlice
+from fjord.elastic.tensor_key import TensorKey
 
 LayerWidths = tuple[tuple[str, Width], ...]
-"""The width of each family in one order: what a submodel is known by."""
+"""The width of each family, sorted by name: identifies a submodel."""
 
 
 def as_layer_widths(widths: dict[str, Width]) -> LayerWidths:
-    """Return widths by family as a key."""
+    """Return widths by family as a dictionary key."""
     return tuple(sorted(widths.items()))
+
+
+class _SourceSlice(NamedTuple):
+    """A tensor of the elastic model, and the indices that a submodel takes from it."""
+
+    key: str
+    source: Tensor
+    indices: AxisIndices
 
 
 class ElasticModel:
     """Full-size weights with plain submodels at every width.
 
-    BatchNorm layers are kept once per width (`norms="layers"`), or only their statistics are
-    (`"statistics"`), or they are `"shared"`; a tensor kept per width has that width in its key,
-    as in `bn1.weight@2/5`. `calibrated` holds BatchNorm statistics that were measured afterwards
-    for submodels that have none of their own (see `recalibrate`).
+    BatchNorm layers are stored once per width (`norms="layers"`), or only their statistics are
+    (`"statistics"`), or they are `"shared"`; a tensor stored once per width has that width in its
+    key, as in `bn1.weight@2/5`. `calibrated` holds BatchNorm statistics that were measured after
+    training, for submodels that have none of their own (see `recalibrate`).
     """
 
     def __init__(
@@ -48,15 +51,19 @@ class ElasticModel:
         norms: BatchNormMode,
         tensors: dict[str, Tensor],
     ) -> None:
-        self.blueprint, self.plan, self.space, self.norms = blueprint, plan, space, norms
+        self.blueprint = blueprint
+        self.plan = plan
+        self.space = space
+        self.norms = norms
         self.tensors = tensors
         self.training = blueprint.template.training
         self.calibrated: dict[LayerWidths, dict[str, Tensor]] = {}
-        self._views: dict[LayerWidths, SharedSubmodel] = {}
-        self._by_width: dict[Width, SharedSubmodel] = {}
+        self._submodels: dict[LayerWidths, SharedSubmodel] = {}
+        # The same submodels: a training step looks them up by a single width, which must be fast.
+        self._submodel_by_width: dict[Width, SharedSubmodel] = {}
 
     @classmethod
-    def spread(
+    def from_full(
         cls,
         blueprint: Blueprint,
         plan: WidthPlan,
@@ -64,222 +71,265 @@ class ElasticModel:
         norms: BatchNormMode,
         full: dict[str, Tensor],
     ) -> Self:
-        """Start from the tensors of a full model: every width gets its own copy of what is kept per width."""
-        split = batchnorm_tensors(blueprint.template, norms)
-        tensors = {name: owned_copy(t, t) for name, t in full.items() if name not in split}
-        for width in space.widths if split else ():
-            indices = plan.kept_indices(plan.ordered(width))
-            tensors |= {
-                f"{name}@{width}": owned_copy(take_slice(full[name], indices[name]), full[name])
-                for name in sorted(split)
-            }
+        """Start from the tensors of a full model; each width gets its own copy of some (`norms`)."""
+        per_width = batchnorm_tensors(blueprint.template, norms)
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in full.items():
+            if name not in per_width:
+                tensors[name] = owned_copy(tensor, tensor)
+        if per_width:
+            for width in space.widths:
+                indices = plan.kept_indices(plan.leading_units(width))
+                for name in sorted(per_width):
+                    key = str(TensorKey(name, width))
+                    sliced = take_slice(full[name], indices[name])
+                    tensors[key] = owned_copy(sliced, full[name])
         return cls(blueprint, plan, space, norms, tensors)
 
     def at(self, width: Widths) -> nn.Module:
-        """Return the submodel of this width on the model's own storage: to train it, or to switch width at run time.
+        """Return the submodel of this width on the model's own storage.
 
-        The same width gives the same module, in the mode of this model (`train`, `eval`). Weights whose units
-        lie in several runs (LSTM gates) cannot be views: they are copied in by this call, and what was trained
-        is copied back by the next call.
+        Use it to train a width, or to switch width at run time. The same width gives the same
+        module, in the mode of this model (`train`, `eval`). Weights whose units lie in several runs
+        (LSTM gates) cannot be views: this call copies them in, and the next call copies back what
+        was trained.
         """
-        view = self.view(width)
-        if not view.held:
-            view.held = True
-            view.pull()
-        return view.net if view.net.training == self.training else view.net.train(self.training)
+        submodel = self.shared_submodel(width)
+        if not submodel.exposed:
+            submodel.exposed = True
+            submodel.pull()
+        net = submodel.net
+        if net.training != self.training:
+            net.train(self.training)
+        return net
 
-    def view(self, width: Widths) -> SharedSubmodel:
-        """Return the shared submodel of this width with its parts, up to date."""
-        self.sync()
-        view = self._by_width.get(width) if isinstance(width, Width) else None
-        if view is None:
-            widths = self.plan.widths(width)
-            view = self._views.get(key := as_layer_widths(widths))
-            if view is None:
-                view = self._views[key] = self._new_view(widths)
-            if isinstance(width, Width):
-                self._by_width[width] = view
-        view.pull()
-        return view
+    def shared_submodel(self, width: Widths) -> SharedSubmodel:
+        """Return the submodel of this width with its tensor slices, up to date."""
+        self.sync_copies()
+        submodel = self._submodel_by_width.get(width) if isinstance(width, Width) else None
+        if submodel is None:
+            submodel = self._find_submodel(width)
+        submodel.pull()
+        return submodel
 
-    def views(self) -> Iterable[SharedSubmodel]:
-        """Return all shared submodels made so far."""
-        return self._views.values()
+    def _find_submodel(self, width: Widths) -> SharedSubmodel:
+        """Return the shared submodel of this width; build it if it is new."""
+        widths = self.plan.family_widths(width)
+        key = as_layer_widths(widths)
+        submodel = self._submodels.get(key)
+        if submodel is None:
+            submodel = self._build_submodel(widths)
+            self._submodels[key] = submodel
+        if isinstance(width, Width):
+            self._submodel_by_width[width] = submodel
+        return submodel
 
-    def _new_view(self, widths: dict[str, Width]) -> SharedSubmodel:
-        strange = set(widths.values()) - set(self.space.widths)
-        if (
-            strange
-            and as_layer_widths(widths) not in self.calibrated
-            and batchnorm_tensors(self.blueprint.template, self.norms)
-        ):
+    def shared_submodels(self) -> Iterable[SharedSubmodel]:
+        """Return all shared submodels built so far."""
+        return self._submodels.values()
+
+    def _build_submodel(self, widths: dict[str, Width]) -> SharedSubmodel:
+        self._check_batchnorm(widths)
+        selection = self._default_units(widths)
+        with self._inference_mode():
+            slices = {}
+            tensors = {}
+            for name, part in self._source_slices(widths, selection).items():
+                slices[name] = TensorSlice.from_source(*part)
+                tensors[name] = slices[name].tensor
+            net = self.blueprint.build(tensors, self.plan, selection)
+            return SharedSubmodel(net.train(self.training), slices)
+
+    def _check_batchnorm(self, widths: dict[str, Width]) -> None:
+        """Raise an error for a width that has no BatchNorm layers of its own."""
+        untrained = sorted(set(widths.values()) - set(self.space.widths))
+        if not untrained or as_layer_widths(widths) in self.calibrated:
+            return
+        if batchnorm_tensors(self.blueprint.template, self.norms):
+            trained = ", ".join(map(str, self.space.widths))
             raise UserError(
-                f"width {', '.join(map(str, sorted(strange)))} is not one of {', '.join(map(str, self.space.widths))} "
-                "and has no BatchNorm layers of its own: give it statistics with fjord.recalibrate(model, width, "
-                "batches), or use cut(), or elasticize with this width"
+                f"width {', '.join(map(str, untrained))} is not one of {trained} and has no "
+                "BatchNorm layers of its own: measure its statistics with "
+                "fjord.recalibrate(model, width, batches), or use cut(), or elasticize with this "
+                "width"
             )
-        kept = self._ordered(widths)
-        with self._as_made():
-            parts = {
-                name: TensorSlice.of(*stored) for name, stored in self._stored(widths, kept).items()
-            }
-            net = self.blueprint.build(
-                {name: part.tensor for name, part in parts.items()}, self.plan, kept
-            )
-            return SharedSubmodel(net.train(self.training), parts)
 
-    def _as_made(self) -> torch.inference_mode:
-        """Make tensors of the weights' kind: those of inference mode can be neither trained nor written to after it."""
+    def _inference_mode(self) -> torch.inference_mode:
+        """Return a context that makes new tensors inference tensors if the weights are.
+
+        Tensors made in inference mode can be neither trained nor written to outside of it.
+        """
         return torch.inference_mode(any(tensor.is_inference() for tensor in self.tensors.values()))
 
-    def sync(self) -> None:
+    def sync_copies(self) -> None:
         """Write back what the user trained in copied weights (see `at`)."""
-        views = list(self._views.values())  # another thread may be adding one
-        changed = [part for view in views if view.held for part in view.copies if part.changed]
-        for part in changed:
-            if part.outdated:
-                raise UserError(
-                    f"{part.key} was changed in two submodels at once, and one change would be lost: "
-                    "call at() before each step, or step both with a SlicedOptimizer"
-                )
-            part.push()
-        for view in views if changed else ():
-            view.pull()
+        submodels = list(self._submodels.values())  # another thread may be adding one
+        changed = False
+        for submodel in submodels:
+            if not submodel.exposed:
+                continue
+            changed_slices = [part for part in submodel.copies if part.changed]
+            for part in changed_slices:
+                if part.outdated:
+                    raise UserError(
+                        f"{part.key} was changed in two submodels at once, and one change would "
+                        "be lost: call at() before each step, or step both with a SlicedOptimizer"
+                    )
+                part.push()
+                changed = True
+        if changed:
+            for submodel in submodels:
+                submodel.pull()
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy without the submodels: they are views of this model's storage."""
-        self.sync()
-        return {**self.__dict__, "_views": {}, "_by_width": {}}
+        self.sync_copies()
+        return {**self.__dict__, "_submodels": {}, "_submodel_by_width": {}}
 
-    def cut(self, width: Widths, kept: UnitSelection | None = None) -> nn.Module:
+    def cut(self, width: Widths, units: UnitSelection | None = None) -> nn.Module:
         """Return the submodel of this width as a plain module that owns its weights.
 
-        `kept` replaces the leading units by others, such as `plan.random(width, generator)`.
+        `units` replaces the leading units by others, such as `plan.random_units(width, generator)`.
         """
-        widths = self.plan.widths(width)
-        kept = self._ordered(widths) if kept is None else kept
-        return self.blueprint.build(self.cut_tensors(widths, kept), self.plan, kept).train(
-            self.training
-        )
+        widths = self.plan.family_widths(width)
+        selection = self._default_units(widths) if units is None else units
+        tensors = self.cut_tensors(widths, selection)
+        net = self.blueprint.build(tensors, self.plan, selection)
+        return net.train(self.training)
 
     def cut_tensors(
-        self, width: Widths, kept: UnitSelection | None = None, *, warn: bool = True
+        self, width: Widths, units: UnitSelection | None = None, *, warn: bool = True
     ) -> dict[str, Tensor]:
-        """Return copies of the tensors of the submodel of this width; warn of BatchNorm statistics that do not fit."""
-        self.sync()
-        widths = self.plan.widths(width)
-        stored = self._stored(widths, self._ordered(widths) if kept is None else kept, warn=warn)
-        return {
-            name: owned_copy(take_slice(tensor, indices), tensor)
-            for name, (_, tensor, indices) in stored.items()
-        }
+        """Return copies of the tensors of the submodel of this width.
 
-    def calibrate(self, width: Widths, statistics: dict[str, Tensor]) -> None:
-        """Give a submodel BatchNorm statistics of its own; `at` then returns another module than before."""
-        self.sync()
-        mix = as_layer_widths(self.plan.widths(width))
-        self._forget_views([mix])
-        with self._as_made():
-            self.calibrated[mix] = {name: value.clone() for name, value in statistics.items()}
+        Warns of BatchNorm statistics that were measured at another width, unless `warn` is False.
+        """
+        self.sync_copies()
+        widths = self.plan.family_widths(width)
+        selection = self._default_units(widths) if units is None else units
+        tensors = {}
+        for name, part in self._source_slices(widths, selection, warn=warn).items():
+            tensors[name] = owned_copy(take_slice(part.source, part.indices), part.source)
+        return tensors
 
-    def _forget_views(self, mixes: Iterable[LayerWidths]) -> None:
-        """Let go of shared submodels, which the next call of `at` builds anew."""
-        for mix in mixes:
-            self._views.pop(mix, None)
-        self._by_width.clear()
+    def set_statistics(self, width: Widths, statistics: dict[str, Tensor]) -> None:
+        """Give a submodel its own BatchNorm statistics; `at` then returns a new module for it."""
+        self.sync_copies()
+        layer_widths = as_layer_widths(self.plan.family_widths(width))
+        self._drop_submodels([layer_widths])
+        with self._inference_mode():
+            copies = {name: value.clone() for name, value in statistics.items()}
+            self.calibrated[layer_widths] = copies
 
-    def _ordered(self, widths: dict[str, Width]) -> UnitSelection:
-        """Return the units a submodel keeps unless told otherwise."""
-        return self.plan.ordered(widths)
+    def _drop_submodels(self, keys: Iterable[LayerWidths]) -> None:
+        """Remove shared submodels; the next call of `at` builds them anew."""
+        for key in keys:
+            self._submodels.pop(key, None)
+        self._submodel_by_width.clear()
 
-    def _stored(
-        self, widths: dict[str, Width], kept: UnitSelection, *, warn: bool = True
-    ) -> dict[str, tuple[str, Tensor, AxisIndices]]:
-        """Return for each tensor of a submodel its key, where it lies and the indices to take."""
-        measured = (
-            self.calibrated.get(as_layer_widths(widths), {})
-            if all(map(is_leading, kept.values()))
-            else {}
-        )
-        sources = self._sources(widths, kept, calibrated=bool(measured) or not warn)
-        found = {
-            name: (key, self.tensors[key], indices) for name, (key, indices) in sources.items()
-        }
-        return found | {
-            name: (f"{name} (calibrated)", value, [None] * value.dim())
-            for name, value in measured.items()
-        }
+    def _default_units(self, widths: dict[str, Width]) -> UnitSelection:
+        """Return the units that a submodel has if no others are asked for."""
+        return self.plan.leading_units(widths)
 
-    def _sources(
-        self, widths: dict[str, Width], kept: UnitSelection, *, calibrated: bool = False
-    ) -> dict[str, tuple[str, AxisIndices]]:
+    def _source_slices(
+        self, widths: dict[str, Width], selection: UnitSelection, *, warn: bool = True
+    ) -> dict[str, _SourceSlice]:
+        """Return for each tensor of a submodel its key, its source and the indices to take."""
+        statistics: dict[str, Tensor] = {}
+        if all(is_leading(units) for units in selection.values()):
+            statistics = self.calibrated.get(as_layer_widths(widths), {})
+        calibrated = bool(statistics) or not warn
+        slices: dict[str, _SourceSlice] = {}
+        for name, part in self._stored_slices(widths, selection, calibrated=calibrated).items():
+            slices[name] = _SourceSlice(part.key, self.tensors[part.key], part.indices)
+        for name, value in statistics.items():
+            slices[name] = _SourceSlice(f"{name} (calibrated)", value, [None] * value.dim())
+        return slices
+
+    def _stored_slices(
+        self, widths: dict[str, Width], selection: UnitSelection, *, calibrated: bool = False
+    ) -> dict[str, StoredSlice]:
         """Return for each tensor of a submodel its key and the indices to take."""
         per_width = batchnorm_tensors(self.blueprint.template, self.norms)
-        return stored_indices(self.plan, self.space, per_width, widths, kept, calibrated=calibrated)
+        return stored_slices(
+            self.plan, self.space, per_width, widths, selection, calibrated=calibrated
+        )
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the full-size trainable tensors by key."""
-        self.sync()
+        self.sync_copies()
         for key, tensor in self.tensors.items():
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
                 yield key, tensor
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all tensors by key; they share storage with the model."""
-        self.sync()
+        self.sync_copies()
         return {key: tensor.detach() for key, tensor in self.tensors.items()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Copy all tensors in, over whatever submodels hold; names and shapes must match.
+        """Copy all tensors in, also into submodels; names and shapes must match.
 
-        What `recalibrate` measured belonged to other weights and is forgotten.
+        What `recalibrate` measured belonged to other weights and is discarded.
         """
-        if state.keys() != self.tensors.keys():
-            odd = ", ".join(sorted(state.keys() ^ self.tensors.keys()))
-            raise UserError(f"state: these tensors are missing or unknown: {odd}")
-        wrong = [
-            f"{k}: {tuple(state[k].shape)} for {tuple(t.shape)}"
-            for k, t in self.tensors.items()
-            if state[k].shape != t.shape
-        ]
-        if wrong:
-            raise UserError(f"state: shapes do not match: {'; '.join(wrong)}")
+        self._check_state(state)
         with torch.no_grad():
             for key, tensor in self.tensors.items():
                 tensor.copy_(state[key])
-        self._forget_views(self.calibrated)
+        self._drop_submodels(self.calibrated)
         self.calibrated.clear()
-        for view in self._views.values():
-            view.pull()
+        for submodel in self._submodels.values():
+            submodel.pull()
+
+    def _check_state(self, state: dict[str, Tensor]) -> None:
+        """Raise an error unless the state has the names and shapes of this model's tensors."""
+        if state.keys() != self.tensors.keys():
+            different = ", ".join(sorted(state.keys() ^ self.tensors.keys()))
+            raise UserError(f"state: these tensors are missing or unknown: {different}")
+        wrong = []
+        for key, tensor in self.tensors.items():
+            if state[key].shape != tensor.shape:
+                wrong.append(f"{key}: {tuple(state[key].shape)} for {tuple(tensor.shape)}")
+        if wrong:
+            raise UserError(f"state: shapes do not match: {'; '.join(wrong)}")
 
     def to(self, device: torch.device | str) -> Self:
         """Move all weights to a device."""
         device = torch.device(device)
-        self.sync()
-        self.tensors = {k: owned_copy(t.to(device), t) for k, t in self.tensors.items()}
-        self.calibrated = {
-            m: {k: t.to(device) for k, t in s.items()} for m, s in self.calibrated.items()
-        }
-        self._views.clear()
-        self._by_width.clear()
+        self.sync_copies()
+        tensors = {}
+        for key, tensor in self.tensors.items():
+            tensors[key] = owned_copy(tensor.to(device), tensor)
+        self._replace_tensors(tensors)
+        calibrated = {}
+        for layer_widths, statistics in self.calibrated.items():
+            calibrated[layer_widths] = {
+                name: value.to(device) for name, value in statistics.items()
+            }
+        self.calibrated = calibrated
         return self
 
     def share_memory(self) -> Self:
         """Move all weights into memory that processes forked from now on share with this one.
 
-        The memory has no name in the file system: it is gone with the last process, however that ends.
+        The memory has no name in the file system: it is freed with the last process, however that
+        one ends.
         """
-        self.sync()
-        self.tensors = {key: _shared(tensor) for key, tensor in self.tensors.items()}
-        self._views.clear()
-        self._by_width.clear()
+        self.sync_copies()
+        self._replace_tensors({key: _shared_copy(tensor) for key, tensor in self.tensors.items()})
         return self
+
+    def _replace_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Use other tensors from now on; submodels on the old ones are dropped."""
+        self.tensors = tensors
+        self._submodels.clear()
+        self._submodel_by_width.clear()
 
     def train(self, mode: bool = True) -> Self:
         """Put this model and its submodels in training mode."""
         self.training = mode
-        for view in self._views.values():
-            view.net.train(mode)
+        for submodel in self._submodels.values():
+            submodel.net.train(mode)
         return self
 
     def eval(self) -> Self:
@@ -293,7 +343,7 @@ class ElasticModel:
         save_model(self, path)
 
     def __call__(self, *args: Any) -> Any:
-        """Refuse: only a submodel has a width."""
+        """Raise an error: only a submodel has a width."""
         raise TypeError(
             "an elastic model has many widths: call model.at(width)(...) or model.cut(width)(...)"
         )
@@ -301,23 +351,20 @@ class ElasticModel:
     def __repr__(self) -> str:
         """Name the model and its widths."""
         kind = type(self.blueprint.template).__name__
-        return (
-            f"ElasticModel({kind}, widths {', '.join(map(str, self.space.widths))}); see .summary()"
-        )
+        widths = ", ".join(map(str, self.space.widths))
+        return f"ElasticModel({kind}, widths {widths}); see .summary()"
 
     def summary(self) -> str:
         """Explain families, their layers and units, and what is frozen and why."""
-        from fjord.elastic.summary import summarise
+        from fjord.elastic.summary import summarize_model
 
-        return summarise(self)
+        return summarize_model(self)
 
 
-def _shared(tensor: Tensor) -> Tensor:
-    """Return a copy of a tensor in shared memory, as the same kind of tensor."""
-    memory = mmap.mmap(-1, max(1, tensor.numel() * tensor.element_size()))
-    copy = (
-        torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel())
-        .view(tensor.shape)
-        .copy_(tensor.detach())
-    )
-    return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
+def _shared_copy(tensor: Tensor) -> Tensor:
+    """Return a copy of a tensor in shared memory, as a parameter or a buffer as it was."""
+    num_bytes = tensor.numel() * tensor.element_size()
+    memory = mmap.mmap(-1, max(1, num_bytes))
+    flat = torch.frombuffer(memory, dtype=tensor.dtype, count=tensor.numel())
+    copied = flat.view(tensor.shape).copy_(tensor.detach())
+    return parameter_like(copied, tensor)

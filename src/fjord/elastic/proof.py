@@ -17,8 +17,9 @@ from torch.utils import _pytree as pytree
 from fjord.core.seeding import derive_seed
 from fjord.core.width import Width
 from fjord.elastic.errors import ADVICE, FORWARD_ERRORS, ElasticityError
+from fjord.elastic.indexing import owned_copy, take_slice
 from fjord.elastic.masked import MaskedModel, cast_tensors, masked_tensors
-from fjord.elastic.plan import Axis, WidthPlan, owned_copy, take_slice
+from fjord.elastic.plan import Axis, WidthPlan
 from fjord.elastic.submodel.blueprint import Blueprint
 from fjord.elastic.trace.graph import ModelTrace, copy_module, fresh_copy, named_tensors
 
@@ -91,7 +92,7 @@ def permuted(model: nn.Module, plan: WidthPlan, seed: int = 0) -> dict[str, Tens
     generator = torch.Generator().manual_seed(derive_seed(seed, "permutation"))
     orders: dict[Axis, Tensor] = {}
     for family in plan.families:
-        order = torch.randperm(family.units, generator=generator)
+        order = torch.randperm(family.num_units, generator=generator)
         for (name, dim), indices in family.members.items():
             axis = orders.setdefault((name, dim), torch.arange(plan.shapes[name][dim]))
             axis[indices.reshape(-1)] = indices[order].reshape(-1)
@@ -161,7 +162,7 @@ class PlanProof:
     def masked(self, width: Width) -> Any:
         """Return what the full model answers with all units outside the width masked."""
         if width not in self._masked:
-            kept = self.plan.ordered(width)
+            kept = self.plan.leading_units(width)
             with precision(self.dtype):
                 run = MaskedModel(
                     self.trace, self.plan, kept, masked_tensors(self.model, self.plan, kept)
@@ -190,7 +191,7 @@ class PlanProof:
                     raise
 
     def _built(self, blueprint: Blueprint, width: Width) -> nn.Module:
-        kept = self.plan.ordered(width)
+        kept = self.plan.leading_units(width)
         indices = self.plan.kept_indices(kept)
         tensors = {
             name: owned_copy(take_slice(t, indices[name]), t)

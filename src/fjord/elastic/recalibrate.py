@@ -15,6 +15,7 @@ from fjord.core.errors import UserError
 from fjord.core.width import Widths
 from fjord.elastic.batchnorm import batchnorm_tensors
 from fjord.elastic.model import ElasticModel
+from fjord.elastic.tensor_key import TensorKey
 
 A = torch.ops.aten
 Inputs = Iterable[Any]
@@ -29,14 +30,14 @@ def recalibrate(model: ElasticModel, width: Widths, batches: Inputs) -> None:
     """
     if not has_statistics(model):
         return
-    statistics = measure_statistics(model, uncalibrated(model, width), batches)
-    widths = model.plan.widths(width)
+    statistics = measure_statistics(model, uncalibrated_submodel(model, width), batches)
+    widths = model.plan.family_widths(width)
     if model.norms != "shared" and is_trained(model, width):
         with torch.no_grad():
             for name, value in statistics.items():
-                model.tensors[f"{name}@{widths['']}"].copy_(value)
+                model.tensors[str(TensorKey(name, widths[""]))].copy_(value)
     else:
-        model.calibrate(width, statistics)
+        model.set_statistics(width, statistics)
 
 
 def has_statistics(model: ElasticModel) -> bool:
@@ -46,14 +47,14 @@ def has_statistics(model: ElasticModel) -> bool:
 
 def is_trained(model: ElasticModel, width: Widths) -> bool:
     """Say whether all layers have one width, and it is one of P."""
-    widths = set(model.plan.widths(width).values())
+    widths = set(model.plan.family_widths(width).values())
     return len(widths) == 1 and widths <= set(model.space.widths)
 
 
-def uncalibrated(model: ElasticModel, width: Widths) -> nn.Module:
+def uncalibrated_submodel(model: ElasticModel, width: Widths) -> nn.Module:
     """Return a cut whose BatchNorm statistics are still to be measured, and so no warning that they are not."""
-    widths = model.plan.widths(width)
-    kept = model.plan.ordered(widths)
+    widths = model.plan.family_widths(width)
+    kept = model.plan.leading_units(widths)
     tensors = model.cut_tensors(widths, warn=False)
     return model.blueprint.build(tensors, model.plan, kept).eval()
 

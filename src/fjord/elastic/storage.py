@@ -13,7 +13,7 @@ from torch._ops import OpOverloadPacket
 from fjord.core.errors import UserError
 from fjord.core.tensor_files import open_tensors, write_tensors
 from fjord.core.width import Widths, parse_width
-from fjord.elastic.batchnorm import stored_indices
+from fjord.elastic.batchnorm import StoredSlice, stored_slices
 from fjord.elastic.description import (
     ModelInfo,
     RestoredModel,
@@ -23,6 +23,7 @@ from fjord.elastic.description import (
 )
 from fjord.elastic.model import ElasticModel, as_layer_widths
 from fjord.elastic.submodel.blueprint import Blueprint, ModelFactory, as_parameters_like
+from fjord.elastic.tensor_key import TensorKey
 from fjord.elastic.trace.rules import RuleFunction
 
 
@@ -30,7 +31,7 @@ def save_model(model: ElasticModel, path: str | Path) -> None:
     """Write an elastic model to one file, whole or not at all."""
     marks = calibration_marks(model.calibrated)
     measured = {
-        f"{name}@{marks[mix]}": t
+        str(TensorKey(name, marks[mix])): t
         for mix, found in model.calibrated.items()
         for name, t in found.items()
     }
@@ -54,16 +55,18 @@ def read_submodel(path: str | Path, width: Widths) -> dict[str, Tensor]:
         raise UserError(
             f"{path}: holds the submodel of width {info.width} alone; read it whole with load()"
         )
-    widths = info.plan.widths(width)
+    widths = info.plan.family_widths(width)
     mark = info.calibrated.get(as_layer_widths(widths))
-    kept = info.plan.ordered(widths)
-    sources = stored_indices(
+    kept = info.plan.leading_units(widths)
+    sources = stored_slices(
         info.plan, info.space, set(info.per_width), widths, kept, calibrated=mark is not None
     )
     with open_tensors(path) as file:
         _check_tensors(path, file, info)
         for name in info.statistics if mark is not None else ():
-            sources[name] = (f"{name}@{mark}", [None] * len(info.plan.shapes[name]))
+            sources[name] = StoredSlice(
+                str(TensorKey(name, mark)), [None] * len(info.plan.shapes[name])
+            )
         return {
             name: _read_slice(file.get_slice(key), indices)
             for name, (key, indices) in sources.items()
@@ -105,11 +108,11 @@ def _check_tensors(path: str | Path, file: Any, info: ModelInfo) -> None:
         name: shape for name, shape in info.plan.shapes.items() if name not in info.per_width
     }
     for width in info.space.widths if info.per_width else ():
-        shapes = info.plan.cut_shapes(info.plan.ordered(width))
-        expected |= {f"{name}@{width}": shapes[name] for name in info.per_width}
+        shapes = info.plan.cut_shapes(info.plan.leading_units(width))
+        expected |= {str(TensorKey(name, width)): shapes[name] for name in info.per_width}
     for mix, mark in info.calibrated.items():
-        shapes = info.plan.cut_shapes(info.plan.ordered(dict(mix)))
-        expected |= {f"{name}@{mark}": shapes[name] for name in info.statistics}
+        shapes = info.plan.cut_shapes(info.plan.leading_units(dict(mix)))
+        expected |= {str(TensorKey(name, mark)): shapes[name] for name in info.statistics}
     names = set(file.keys())
     if names != expected.keys():
         raise UserError(
@@ -183,7 +186,7 @@ def load_model(
         with open_tensors(path) as file:
             tensors = as_parameters_like({key: file.get_tensor(key) for key in file.keys()}, model)
         return blueprint.build(
-            tensors, info.plan, info.plan.ordered(parse_layer_widths(info.width))
+            tensors, info.plan, info.plan.leading_units(parse_layer_widths(info.width))
         ).train(model.training)
     if width is None:
         with open_tensors(path) as file:
@@ -191,13 +194,13 @@ def load_model(
             tensors = {key: file.get_tensor(key) for key in file.keys()}
         return _whole(blueprint, info, tensors)
     tensors = as_parameters_like(read_submodel(path, width), model)
-    return blueprint.build(tensors, info.plan, info.plan.ordered(width)).train(model.training)
+    return blueprint.build(tensors, info.plan, info.plan.leading_units(width)).train(model.training)
 
 
 def _whole(blueprint: Blueprint, info: ModelInfo, tensors: dict[str, Tensor]) -> ElasticModel:
     marks = info.calibrated.items()
     measured = {
-        mix: {name: tensors.pop(f"{name}@{mark}") for name in info.statistics}
+        mix: {name: tensors.pop(str(TensorKey(name, mark))) for name in info.statistics}
         for mix, mark in marks
     }
     model = ElasticModel(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fjord.elastic.model import ElasticModel
 
 
-def summarise(model: "ElasticModel") -> str:
+def summarize_model(model: "ElasticModel") -> str:
     """Return the explanation as text."""
     routes = {
         "module": "the model's own modules",
@@ -43,9 +43,13 @@ def _families(plan: WidthPlan, space: WidthSpace) -> Table:
         "family", "layers", "units", "channels a unit", *map(str, space.widths), title="Elastic"
     )
     for family in plan.families:
-        kept = [str(family.count(width)) for width in space.widths]
+        kept = [str(family.unit_count(width)) for width in space.widths]
         table.add_row(
-            _escape(family.name), _shorten(family.layers), str(family.units), _block(family), *kept
+            _escape(family.name),
+            _shorten(family.layers),
+            str(family.num_units),
+            _block(family),
+            *kept,
         )
     return table
 

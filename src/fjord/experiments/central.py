@@ -190,7 +190,8 @@ def score_random_units(
                 "ignore"
             )  # that no one trained the norms of this width: it is the point
             nets = [
-                model.cut(width, model.plan.random(width, generator)).eval() for _ in range(draws)
+                model.cut(width, model.plan.random_units(width, generator)).eval()
+                for _ in range(draws)
             ]
         each = [score_network(net, batches) for net in map(to_channels_last, nets)]
         found[str(width)] = {"loss": [s.loss for s in each], "accuracy": [s.accuracy for s in each]}

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fjord.elastic.indexing import AxisIndices, is_leading, sliced_shape, strided_view, take_slice
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import AxisIndices, is_leading, strided_view, take_slice
+from fjord.elastic.tensor_key import TensorKey
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class NestedMean:
 
 def count_shape(model: ElasticModel, key: str) -> list[int]:
     """Return the shape of what is counted per element of a tensor: axes that all clients hold whole have size 1."""
-    name = key.partition("@")[0]
+    name = TensorKey.parse(key).name
     return [
         n if (name, axis) in model.plan.families_of else 1
         for axis, n in enumerate(model.tensors[key].shape)
@@ -99,7 +100,7 @@ def count_shape(model: ElasticModel, key: str) -> list[int]:
 
 def add_coverage(counts: Tensor, indices: AxisIndices, amount: float) -> None:
     """Add an amount to the counts of these elements."""
-    shape = [n if i is None else len(i) for n, i in zip(counts.shape, indices, strict=True)]
+    shape = sliced_shape(counts.shape, indices)
     add_at(counts, indices, torch.ones((), dtype=counts.dtype).expand(shape), amount)
 
 

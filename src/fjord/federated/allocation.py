@@ -8,10 +8,10 @@ from torch import Tensor
 
 from fjord.core.seeding import derive_seed
 from fjord.core.width import Width, WidthSpace
-from fjord.elastic.batchnorm import indices_within
 from fjord.elastic.client_model import SliceIndex
+from fjord.elastic.indexing import AxisIndices, relative_indices, take_slice
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import AxisIndices, UnitSelection, take_slice
+from fjord.elastic.plan import UnitSelection
 from fjord.federated.methods import ClientContext, Method
 from fjord.training.local import Assignment
 
@@ -89,9 +89,4 @@ def _cut(
     tensors: dict[str, Tensor], old: dict[str, AxisIndices], new: dict[str, AxisIndices]
 ) -> dict[str, Tensor]:
     """Cut tensors that lie at the old places to the new ones."""
-    return {
-        key: take_slice(
-            tensors[key], [indices_within(n, o) for n, o in zip(new[key], old[key], strict=True)]
-        )
-        for key in new
-    }
+    return {key: take_slice(tensors[key], relative_indices(new[key], old[key])) for key in new}

@@ -86,7 +86,7 @@ class CostModel:
 def held_width(plan: WidthPlan, space: WidthSpace, held: UnitSelection) -> Width:
     """Return the smallest width that has as many units of each family as are held."""
     return next(
-        w for w in space.widths if all(len(held[f.name]) <= f.count(w) for f in plan.families)
+        w for w in space.widths if all(len(held[f.name]) <= f.unit_count(w) for f in plan.families)
     )
 
 

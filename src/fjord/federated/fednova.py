@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from fjord.elastic.batchnorm import indices_within
 from fjord.elastic.client_model import units_below
+from fjord.elastic.indexing import AxisIndices, relative_indices, take_slice
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import AxisIndices, take_slice
+from fjord.elastic.tensor_key import TensorKey
 from fjord.federated.aggregation import (
     CoveredMean,
     NestedMean,
@@ -32,9 +32,9 @@ def active_steps(model: ElasticModel, task: Assignment, update: ClientUpdate) ->
     }
     counts: dict[str, Tensor] = {}
     for key, tensor in task.tensors.items():
-        name, _, width = key.partition("@")
-        if width:
-            counts[key] = torch.tensor(sum(n for w, n in update.steps.items() if str(w) == width))
+        name, width = TensorKey.parse(key)
+        if width is not None:
+            counts[key] = torch.tensor(sum(n for w, n in update.steps.items() if w == width))
             continue
         whole = [n == 1 for n in count_shape(model, key)]
         count = torch.zeros(
@@ -43,7 +43,7 @@ def active_steps(model: ElasticModel, task: Assignment, update: ClientUpdate) ->
         for w, steps in update.reach.items():
             add_coverage(
                 count,
-                [indices_within(i, o) for i, o in zip(inner[w][name], outer[name], strict=True)],
+                relative_indices(inner[w][name], outer[name]),
                 steps,
             )
         counts[key] = count

@@ -56,17 +56,19 @@ class Method:
 
 
 def _ordered(plan: WidthPlan, grant: ClientContext) -> UnitSelection:
-    return plan.ordered(grant.ceiling)
+    return plan.leading_units(grant.ceiling)
 
 
 def _whole(plan: WidthPlan, grant: ClientContext) -> UnitSelection:
-    return plan.ordered(grant.target)
+    return plan.leading_units(grant.target)
 
 
 def _random(plan: WidthPlan, grant: ClientContext, keep: Width) -> UnitSelection:
     """Keep as many units as width `keep` has, out of the target's, at random."""
     return {
-        f.name: torch.randperm(f.count(grant.target), generator=grant.generator)[: f.count(keep)]
+        f.name: torch.randperm(f.unit_count(grant.target), generator=grant.generator)[
+            : f.unit_count(keep)
+        ]
         .sort()
         .values
         for f in plan.families
@@ -77,8 +79,8 @@ def _rolling(plan: WidthPlan, grant: ClientContext) -> UnitSelection:
     """Keep a window of units that moves on by one each round and wraps round."""
     return {
         f.name: (
-            (torch.arange(f.count(min(grant.ceiling, grant.target))) + grant.round_index)
-            % f.count(grant.target)
+            (torch.arange(f.unit_count(min(grant.ceiling, grant.target))) + grant.round_index)
+            % f.unit_count(grant.target)
         )
         .sort()
         .values
@@ -92,8 +94,8 @@ def _stretched(plan: WidthPlan, grant: ClientContext, cap: Fraction) -> UnitSele
         return units_below(plan, grant.sent, grant.ceiling)
     kept: UnitSelection = {}
     for f in plan.families:
-        own = f.count(grant.ceiling)
-        reached = max(own, min(f.count(_reach(grant, cap)), int(own / (1 - cap))))
+        own = f.unit_count(grant.ceiling)
+        reached = max(own, min(f.unit_count(_reach(grant, cap)), int(own / (1 - cap))))
         chosen = torch.randperm(reached - 1, generator=grant.generator)[: own - 1] + 1
         kept[f.name] = torch.cat([torch.zeros(1, dtype=torch.int64), chosen]).sort().values
     return kept

@@ -345,8 +345,8 @@ class Federation:
 
     def _holds_shell(self, held: UnitSelection, inner: Fraction, width: Width) -> bool:
         for family in self.model.plan.families:
-            units, first = held[family.name], family.count(inner) if inner else 0
+            units, first = held[family.name], family.unit_count(inner) if inner else 0
             at = int(torch.searchsorted(units, first))
-            if at < len(units) and int(units[at]) < family.count(width):
+            if at < len(units) and int(units[at]) < family.unit_count(width):
                 return True
         return False

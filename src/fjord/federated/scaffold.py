@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from fjord.core.width import Width
 from fjord.elastic.client_model import slice_index
+from fjord.elastic.indexing import AxisIndices, take_slice
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import AxisIndices, UnitSelection, take_slice
+from fjord.elastic.plan import UnitSelection
 from fjord.federated.aggregation import add_at
 from fjord.federated.fednova import active_steps
 from fjord.training.local import Assignment, ClientUpdate

@@ -75,7 +75,7 @@ def evaluate(
     chosen = model.space.widths if widths is None else [parse_width(w) for w in widths]
     try:
         model.eval()
-        nets = {width: model.view(width).net for width in chosen}
+        nets = {width: model.shared_submodel(width).net for width in chosen}
         tallies = {width: _Tally() for width in chosen}
         for inputs, target in batches:
             for width, net in nets.items():

@@ -18,8 +18,9 @@ from fjord.core.width import Width, WidthSpace
 from fjord.data.federated import Batch, FederatedData
 from fjord.elastic.client_model import ClientModel
 from fjord.elastic.footprint import count_macs
+from fjord.elastic.indexing import take_slice
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import UnitSelection, take_slice
+from fjord.elastic.plan import UnitSelection
 from fjord.elastic.submodel.shared import TensorSlice
 from fjord.training.loop import train_step
 from fjord.training.objective import LogitsAt, Objective
@@ -284,7 +285,7 @@ class ClientTrainer:
         return _Correction(task, self.how.prox) if self.how.prox or task.correction else None
 
     def _macs_at(self, bench: _Bench, width: Width, inputs: Tensor) -> int:
-        net = bench.model.view(width).net
+        net = bench.model.shared_submodel(width).net
         shapes = inputs.shape[1:], *(p.shape for p in net.parameters())
         if (
             shapes not in self._macs

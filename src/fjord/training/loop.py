@@ -44,7 +44,7 @@ def train_step(
     optimizer.zero_grad()
 
     def logits_at(width: Width) -> Tensor:
-        logits: Tensor = model.view(width).net(inputs)
+        logits: Tensor = model.shared_submodel(width).net(inputs)
         return logits
 
     loss = objective(logits_at, target, *widths)
@@ -100,7 +100,7 @@ def fit(
             if on_epoch:
                 on_epoch(history[-1])
             bar.update(task, advance=1, note=_note(history[-1]))
-    model.sync()
+    model.sync_copies()
     return history
 
 

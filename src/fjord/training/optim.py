@@ -8,9 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from fjord.core.errors import UserError
-from fjord.elastic.batchnorm import indices_within
+from fjord.elastic.indexing import (
+    AxisIndices,
+    put_slice,
+    relative_indices,
+    strided_view,
+    take_slice,
+)
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import AxisIndices, put_slice, strided_view, take_slice
 from fjord.elastic.submodel.shared import SharedSubmodel, TensorSlice
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -77,13 +82,13 @@ class SlicedOptimizer:
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
-        for view in self.model.views():
-            view.forget_gradients()
+        for view in self.model.shared_submodels():
+            view.clear_gradients()
 
     def _slice(self, view: SharedSubmodel) -> torch.optim.Optimizer:
         """Return the optimizer of a submodel; its memory is lent to it at each step."""
         if id(view) not in self._slices:
-            parts = [part for part in view.parts.values() if part.key in self.params]
+            parts = [part for part in view.slices.values() if part.key in self.params]
             if any(part.source is not self.params[part.key] for part in parts):
                 raise UserError("the model was moved after its optimizer was made: make a new one")
             self._slices[id(view)] = self.make([_moved(part) for part in parts])
@@ -96,8 +101,8 @@ class SlicedOptimizer:
         """
         touched = [
             view
-            for view in self.model.views()
-            if any(p.tensor.grad is not None for p in view.trained)
+            for view in self.model.shared_submodels()
+            if any(p.tensor.grad is not None for p in view.trainable)
         ]
         if not touched:
             raise UserError(
@@ -108,7 +113,7 @@ class SlicedOptimizer:
             self._add_gradients(touched[0], view)
         for view in touched:
             if correct is not None:
-                for part in view.trained:
+                for part in view.trainable:
                     if part.tensor.grad is not None:
                         correct(part)
             opt = self._slice(view)
@@ -117,8 +122,8 @@ class SlicedOptimizer:
             else:
                 self._step_one(view, opt)
             view.push_statistics()
-        for view in self.model.views():
-            if view.held:
+        for view in self.model.shared_submodels():
+            if view.exposed:
                 view.pull()
         self.full._opt_called = True  # type: ignore[attr-defined]  # schedulers warn of an optimizer that never steps
 
@@ -130,7 +135,7 @@ class SlicedOptimizer:
             opt.param_groups[0]["fused"] = (
                 False  # fused kernels on the CPU ignore strides and would write elsewhere
             )
-        parts = [part for part in view.trained if part.tensor.grad is not None]
+        parts = [part for part in view.trainable if part.tensor.grad is not None]
         for part in parts:
             self._lend(part, opt)
         opt.step()
@@ -141,7 +146,7 @@ class SlicedOptimizer:
     def _descend(self, view: SharedSubmodel) -> None:
         """Take a step of plain SGD, which remembers nothing: the same sums as torch's, without its overhead."""
         group = self.full.param_groups[0]
-        parts = [part for part in view.trained if part.tensor.grad is not None]
+        parts = [part for part in view.trainable if part.tensor.grad is not None]
         if not parts:  # all was moved in a wider submodel
             return
         moved = [_moved(part) for part in parts]
@@ -152,7 +157,7 @@ class SlicedOptimizer:
             grads = list(torch._foreach_add(grads, moved, alpha=group["weight_decay"]))
         torch._foreach_add_(moved, grads, alpha=-group["lr"])
         for part in parts:
-            if part.window is None:
+            if part.source_view is None:
                 part.push()
 
     def _add_gradients(self, wide: SharedSubmodel, narrow: SharedSubmodel) -> None:
@@ -206,7 +211,7 @@ class SlicedOptimizer:
 
 def _moved(part: TensorSlice) -> Any:
     """Return the tensor an optimizer moves: the window on the full-size weights where there is one."""
-    return part.tensor if part.window is None else part.window
+    return part.tensor if part.source_view is None else part.source_view
 
 
 def _window(value: Tensor, part: TensorSlice) -> Tensor | None:
@@ -258,11 +263,11 @@ class _Overlap:
 def _overlaps(wide: SharedSubmodel, narrow: SharedSubmodel) -> list[_Overlap]:
     """Return what two submodels of one step share; one must lie inside the other."""
     found = []
-    for name, part in narrow.parts.items():
-        target = wide.parts[name]
+    for name, part in narrow.slices.items():
+        target = wide.slices[name]
         if target.key != part.key or not part.tensor.requires_grad:
             continue
-        indices = [indices_within(n, w) for n, w in zip(part.indices, target.indices, strict=True)]
+        indices = relative_indices(part.indices, target.indices)
         shape = target.tensor.shape
         sizes = [n if i is None else len(i) for n, i in zip(shape, indices, strict=True)]
         beyond = any(i is not None and int(i[-1]) >= n for i, n in zip(indices, shape, strict=True))

@@ -30,7 +30,7 @@ def elastic(name: str) -> ElasticModel:
 
 def slice_of(name: str, width: str) -> tuple[Assignment, ClientUpdate, ElasticModel]:
     model, space = elastic(name), uniform_widths(5).up_to(width)
-    held = model.plan.ordered(Width(width))
+    held = model.plan.leading_units(Width(width))
     tensors = take_tensors(model, slice_index(model, held, space.widths))
     counts = dict.fromkeys(space.widths, 7)
     return (

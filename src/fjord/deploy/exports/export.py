@@ -65,7 +65,7 @@ def export_model(
     A file that is off by more than 1e-4 is not kept.
     """
     has_norms = bool(batchnorm_tensors(model.blueprint.template, model.norms))
-    check_trained(model.plan.widths(width), model.space, has_norms, model.calibrated)
+    check_trained(model.plan.family_widths(width), model.space, has_norms, model.calibrated)
     exact = parse_layer_widths(format_layer_widths(width))
     given = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     return export_network(

@@ -9,6 +9,7 @@ from fjord.core.errors import UserError
 from fjord.elastic.plan import UnitSelection, WidthPlan
 from fjord.elastic.submodel.from_graph import cut_graph
 from fjord.elastic.submodel.from_modules import Attribute, cut_module
+from fjord.elastic.tensor_key import TensorKey
 from fjord.elastic.trace.graph import ModelTrace, copy_module, empty_like, named_tensors, tied_names
 
 ModelFactory = Callable[[UnitSelection], nn.Module]
@@ -21,24 +22,27 @@ class Blueprint:
 
     template: nn.Module
     route: str = "module"
+    """How submodels are built: "module", "graph" or "factory"."""
     trace: ModelTrace | None = None
     factory: ModelFactory | None = None
     attributes: frozenset[Attribute] = frozenset()
-    """Integers remembered by the user's classes that have to be corrected in a submodel."""
+    """Integer attributes of the user's classes that have to be corrected in a submodel."""
     note: str = ""
-    """Why the graph is used in place of the user's modules."""
+    """Why the graph is used instead of the user's modules."""
 
     def build(
-        self, tensors: Mapping[str, Tensor], plan: WidthPlan, kept: UnitSelection
+        self, tensors: Mapping[str, Tensor], plan: WidthPlan, units: UnitSelection
     ) -> nn.Module:
-        """Return the submodel that holds these tensors."""
+        """Return the submodel of these units, with these tensors."""
         if self.route == "factory":
             assert self.factory is not None
-            return _filled(self.factory(kept), tensors, self.template)
+            net = self.factory(units)
+            _fill_module(net, tensors, self.template)
+            return net
         if self.route == "graph":
             assert self.trace is not None
-            return cut_graph(self.template, self.trace, tensors, plan, kept)
-        return cut_module(self.template, tensors, plan, kept, self.attributes)
+            return cut_graph(self.template, self.trace, tensors, plan, units)
+        return cut_module(self.template, tensors, plan, units, self.attributes)
 
     def on(self, model: nn.Module) -> "Blueprint":
         """Return the same way of building around another copy of the model."""
@@ -47,40 +51,57 @@ class Blueprint:
 
 def without_weights(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose tensors take no memory."""
-    return copy_module(model, {name: empty_like(t) for name, t in named_tensors(model).items()})
+    empty = {name: empty_like(tensor) for name, tensor in named_tensors(model).items()}
+    return copy_module(model, empty)
 
 
 def as_parameters_like(tensors: Mapping[str, Tensor], template: nn.Module) -> dict[str, Tensor]:
     """Make each tensor a parameter or a buffer, as it is in the model."""
-    parameters = {name: p.requires_grad for name, p in template.named_parameters()}
-    return {
-        key: nn.Parameter(t, parameters[n]) if (n := key.partition("@")[0]) in parameters else t
-        for key, t in tensors.items()
-    }
+    requires_grad = {}
+    for name, parameter in template.named_parameters():
+        requires_grad[name] = parameter.requires_grad
+    result: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        name = TensorKey.parse(key).name
+        if name in requires_grad:
+            result[key] = nn.Parameter(tensor, requires_grad[name])
+        else:
+            result[key] = tensor
+    return result
 
 
-def _filled(net: nn.Module, tensors: Mapping[str, Tensor], template: nn.Module) -> nn.Module:
-    """Put tensors into a module that a factory made, checking every name and shape."""
-    current = {
-        **dict(net.named_parameters(remove_duplicate=False)),
-        **dict(net.named_buffers(remove_duplicate=False)),
-    }
-    names = tied_names(template)
-    if current.keys() != names.keys():
-        odd = ", ".join(sorted(current.keys() ^ names.keys()))
-        raise UserError(
-            f"factory: the submodel and the full model do not have the same tensors; only in one: {odd}"
-        )
-    for name, first in names.items():
-        if current[name].shape != tensors[first].shape:
-            raise UserError(
-                f"factory: {name} has shape {tuple(current[name].shape)}, the plan needs {tuple(tensors[first].shape)}"
-            )
+def _fill_module(net: nn.Module, tensors: Mapping[str, Tensor], template: nn.Module) -> None:
+    """Put tensors into a module that a factory made, after checking every name and shape."""
+    for name, tensor in _checked_tensors(net, tensors, template).items():
         path, _, leaf = name.rpartition(".")
         owner = net.get_submodule(path)
-        kind = owner._parameters if leaf in owner._parameters else owner._buffers
-        kind[leaf] = tensors[first]  # type: ignore[assignment]
+        if leaf in owner._parameters:
+            owner._parameters[leaf] = tensor  # type: ignore[assignment]
+        else:
+            owner._buffers[leaf] = tensor
     for module in net.modules():
         if isinstance(module, nn.RNNBase):
             module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
-    return net
+
+
+def _checked_tensors(
+    net: nn.Module, tensors: Mapping[str, Tensor], template: nn.Module
+) -> dict[str, Tensor]:
+    """Return the tensor for every name in a module; tied names get the same tensor."""
+    current: dict[str, Tensor] = dict(net.named_parameters(remove_duplicate=False))
+    current.update(net.named_buffers(remove_duplicate=False))
+    first_names = tied_names(template)
+    if current.keys() != first_names.keys():
+        different = ", ".join(sorted(current.keys() ^ first_names.keys()))
+        raise UserError(
+            "factory: the submodel and the full model do not have the same tensors; "
+            f"only in one: {different}"
+        )
+    result = {}
+    for name, first in first_names.items():
+        shape = tuple(current[name].shape)
+        needed = tuple(tensors[first].shape)
+        if shape != needed:
+            raise UserError(f"factory: {name} has shape {shape}, the plan needs {needed}")
+        result[name] = tensors[first]
+    return result

@@ -27,7 +27,7 @@ class KeptUnits:
         self.root = trace.units.root
         self.alive = torch.ones(len(self.root), dtype=torch.bool)
         for family in plan.families:
-            dropped = torch.ones(family.units, dtype=torch.bool)
+            dropped = torch.ones(family.num_units, dtype=torch.bool)
             dropped[kept[family.name]] = False
             for (name, dim), indices in family.members.items():
                 self.alive[self.root[trace.owners[name][dim][indices[dropped]]]] = False

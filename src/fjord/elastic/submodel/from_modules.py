@@ -143,8 +143,8 @@ def _sizes_below(name: str, plan: WidthPlan) -> dict[int, set[Meaning]]:
             local = tensor[len(prefix) :]
             sizes.setdefault(size, set()).add(("size", local, dim))
             families = plan.families_of.get((tensor, dim), [])
-            if len(families) == 1 and families[0].units != size:
-                sizes.setdefault(families[0].units, set()).add(("units", local, dim))
+            if len(families) == 1 and families[0].num_units != size:
+                sizes.setdefault(families[0].num_units, set()).add(("units", local, dim))
     return sizes
 
 

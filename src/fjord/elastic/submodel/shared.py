@@ -5,81 +5,88 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from fjord.elastic.plan import AxisIndices, put_slice, strided_view, take_slice
+from fjord.elastic.indexing import (
+    AxisIndices,
+    parameter_like,
+    put_slice,
+    sliced_shape,
+    strided_view,
+    take_slice,
+)
 
 
 @dataclass
 class TensorSlice:
-    """One tensor of a submodel and where it lies in the full-size one.
+    """One tensor of a submodel and the part of the full-size tensor that it stands for.
 
-    Where strides can express the slice, `window` is a view of it. A window of the tensor's own shape is the
-    tensor; else (LSTM gates, joined layers) the tensor is a copy.
+    Where strides can express that part, `source_view` is a view of it. If the view has the shape of
+    the submodel's tensor, it is the tensor; otherwise (LSTM gates, joined layers) the tensor is a
+    copy.
     """
 
     key: str
     source: Tensor
     tensor: Tensor
     indices: AxisIndices
-    window: Tensor | None
-    pulled: Tensor | None = None
-    """What a copy held when it was last brought up to date."""
+    source_view: Tensor | None
+    last_pulled: Tensor | None = None
+    """The value of a copy after it was last brought up to date."""
 
     @classmethod
-    def of(cls, key: str, source: Tensor, indices: AxisIndices) -> "TensorSlice":
-        """Cut one part out of a full-size tensor."""
-        view = strided_view(source.detach(), indices)
-        cut = take_slice(source.detach(), indices) if view is None else view
-        shape = [n if i is None else len(i) for n, i in zip(source.shape, indices, strict=True)]
-        if list(cut.shape) != shape:
-            cut = cut.reshape(
-                shape
-            ).clone()  # runs of one unit: a view even then, but the part is a copy
-        tensor = _like(source, cut)
-        return cls(
-            key,
-            source,
-            tensor,
-            indices,
-            tensor if cut is view else None if view is None else _like(source, view),
-        )
+    def from_source(cls, key: str, source: Tensor, indices: AxisIndices) -> "TensorSlice":
+        """Slice a full-size tensor."""
+        full = source.detach()
+        view = strided_view(full, indices)
+        sliced = take_slice(full, indices) if view is None else view
+        shape = sliced_shape(source.shape, indices)
+        is_copy = list(sliced.shape) != shape
+        if is_copy:
+            # Runs of a single unit could be viewed in this shape too, hence the explicit copy.
+            sliced = sliced.reshape(shape).clone()
+        tensor = parameter_like(sliced, source)
+        source_view = None
+        if view is not None:
+            source_view = parameter_like(view, source) if is_copy else tensor
+        return cls(key, source, tensor, indices, source_view)
 
     @property
     def is_copy(self) -> bool:
         """Whether the tensor is a copy, not a view."""
-        return self.window is not self.tensor
+        return self.source_view is not self.tensor
 
     def pull(self, *, remember: bool) -> None:
-        """Copy the full-size weights in."""
+        """Copy the full-size weights in; `remember` keeps their value to detect changes."""
         with torch.no_grad():
-            if self.window is None:
+            if self.source_view is None:
                 self.tensor.copy_(take_slice(self.source, self.indices))
             else:
-                self.tensor.view(self.window.shape).copy_(self.window)
-            self.pulled = self.tensor.detach().clone() if remember else None
+                self.tensor.view(self.source_view.shape).copy_(self.source_view)
+            self.last_pulled = self.tensor.detach().clone() if remember else None
 
     def push(self) -> None:
         """Copy the weights back."""
         with torch.no_grad():
-            if self.window is None:
+            if self.source_view is None:
                 put_slice(self.source, self.indices, self.tensor)
             else:
-                self.window.copy_(self.tensor.view(self.window.shape))
+                self.source_view.copy_(self.tensor.view(self.source_view.shape))
 
     @property
     def changed(self) -> bool:
-        """Whether a copy was changed since it was brought up to date; by content, as not all changes are counted."""
-        return self.pulled is not None and not torch.equal(self.tensor, self.pulled)
+        """Whether a copy was changed since it was brought up to date.
+
+        Compares values: torch's version counters do not count all changes.
+        """
+        if self.last_pulled is None:
+            return False
+        return not torch.equal(self.tensor, self.last_pulled)
 
     @property
     def outdated(self) -> bool:
         """Whether the full-size weights have changed since this copy was brought up to date."""
-        return self.pulled is not None and not torch.equal(
-            take_slice(self.source, self.indices), self.pulled
-        )
-
-
-def _like(source: Tensor, cut: Tensor) -> Tensor:
-    return nn.Parameter(cut, source.requires_grad) if isinstance(source, nn.Parameter) else cut
+        if self.last_pulled is None:
+            return False
+        return not torch.equal(take_slice(self.source, self.indices), self.last_pulled)
 
 
 @dataclass
@@ -87,44 +94,51 @@ class SharedSubmodel:
     """A submodel that shares storage with the elastic model."""
 
     net: nn.Module
-    parts: dict[str, TensorSlice]
-    held: bool = False
-    """Whether it was given to the user, who may change it in any way."""
-    copies: list[TensorSlice] = field(init=False)
+    slices: dict[str, TensorSlice]
+    exposed: bool = False
+    """Whether the user has the module, and may change its copies at any time."""
     size: int = field(init=False)
-    trained: list[TensorSlice] = field(init=False)
-    _copied: tuple[list[Tensor], list[Tensor]] = field(init=False)
-    """Copies and the windows they are copies of, for one call over all of them."""
-    _odd: list[TensorSlice] = field(init=False)
-    """Copies of what no window can show."""
+    """The number of elements of all tensors."""
+    copies: list[TensorSlice] = field(init=False)
+    trainable: list[TensorSlice] = field(init=False)
+    _viewed_copies: list[Tensor] = field(init=False)
+    """Copies in the shape of their source view; with `_source_views`, arguments of one call."""
+    _source_views: list[Tensor] = field(init=False)
+    _other_copies: list[TensorSlice] = field(init=False)
+    """Copies of what no view can express."""
 
     def __post_init__(self) -> None:
-        self.copies = [part for part in self.parts.values() if part.is_copy]
-        self.size = sum(part.tensor.numel() for part in self.parts.values())
-        self.trained = [part for part in self.parts.values() if part.tensor.requires_grad]
-        self._odd = [part for part in self.copies if part.window is None]
-        pairs = [
-            (part.tensor.detach(), part.window.detach())
-            for part in self.copies
-            if part.window is not None
-        ]
-        self._copied = (
-            [to.view(window.shape) for to, window in pairs],
-            [window for _, window in pairs],
-        )
+        slices = self.slices.values()
+        self.size = sum(part.tensor.numel() for part in slices)
+        self.copies = [part for part in slices if part.is_copy]
+        self.trainable = [part for part in slices if part.tensor.requires_grad]
+        self._viewed_copies = []
+        self._source_views = []
+        self._other_copies = []
+        for part in self.copies:
+            if part.source_view is None:
+                self._other_copies.append(part)
+            else:
+                copied = part.tensor.detach().view(part.source_view.shape)
+                self._viewed_copies.append(copied)
+                self._source_views.append(part.source_view.detach())
 
-    def forget_gradients(self) -> None:
+    def clear_gradients(self) -> None:
         """Set all gradients to None."""
-        for part in self.trained:
+        for part in self.trainable:
             part.tensor.grad = None
 
     @torch.no_grad()
     def pull(self) -> None:
         """Bring all copies up to date."""
-        if self._copied[0] and not self.held:
-            torch._foreach_copy_(*self._copied)
-        for part in self.copies if self.held else self._odd:
-            part.pull(remember=self.held)
+        if self.exposed:
+            for part in self.copies:
+                part.pull(remember=True)
+            return
+        if self._viewed_copies:
+            torch._foreach_copy_(self._viewed_copies, self._source_views)
+        for part in self._other_copies:
+            part.pull(remember=False)
 
     def push_statistics(self) -> None:
         """Copy back buffers, which a forward pass changes in training."""

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from fjord.core.errors import UserError
 from fjord.core.width import Width, WidthSpace, parse_width
 from fjord.elastic.client_model import SliceIndex
+from fjord.elastic.indexing import AxisIndices, is_leading
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import AxisIndices, UnitSelection, WidthPlan, is_leading
+from fjord.elastic.plan import UnitSelection, WidthPlan
 from fjord.training.local import Assignment, ClientUpdate, Fallbacks, Reduction
 
 Like = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
@@ -195,7 +196,7 @@ def _cut_shape(tensor: Tensor, indices: AxisIndices) -> tuple[int, ...]:
 
 def _mask(plan: WidthPlan, held: UnitSelection) -> bytes:
     """Return which units are held, one bit for each unit of each family."""
-    marks = [torch.zeros(family.units, dtype=torch.bool) for family in plan.families]
+    marks = [torch.zeros(family.num_units, dtype=torch.bool) for family in plan.families]
     for family, mark in zip(plan.families, marks, strict=True):
         mark[held[family.name]] = True
     return np.packbits(torch.cat(marks).numpy()).tobytes()
@@ -209,7 +210,7 @@ def _held(plan: WidthPlan, head: Mapping[str, Any]) -> UnitSelection:
             name: torch.arange(count)
             for name, count in zip(names, _list(head["counts"]), strict=True)
         }
-    sizes = [family.units for family in plan.families]
+    sizes = [family.num_units for family in plan.families]
     bits = np.unpackbits(np.frombuffer(b64decode(head["mask"]), np.uint8), count=sum(sizes))
     marks = torch.from_numpy(bits).split(sizes)
     return {name: mark.nonzero()[:, 0] for name, mark in zip(names, marks, strict=True)}

@@ -53,7 +53,9 @@ class LoadThrottle:
         """Return the memory that training these units takes: that of the smallest width with as many."""
         families = self.trainer.model.plan.families
         fits = (
-            w for w in self.space.widths if all(len(held[f.name]) <= f.count(w) for f in families)
+            w
+            for w in self.space.widths
+            if all(len(held[f.name]) <= f.unit_count(w) for f in families)
         )
         return self.needs[next(fits, self.space.largest)]
 

@@ -85,7 +85,7 @@ def workload_shape(
     task, how = federation.task_at(ceiling), federation.training
     model = ClientModel(federation.model, task.held, task.space, task.tensors).eval()
     inputs, targets = federation.data.prepare(examples[0][:2], None), examples[1][:2]
-    nets = {width: model.view(width).net for width in task.space.widths}
+    nets = {width: model.shared_submodel(width).net for width in task.space.widths}
     for width, net in nets.items():
         if _key(net) not in seen:
             seen[_key(net)] = measure_footprint(net, width, (inputs,), how.batch_size)
