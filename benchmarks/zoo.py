@@ -1,7 +1,8 @@
-"""Models no one here wrote, cut at 1/2 with no user code: `python -m benchmarks.zoo [NAME...]`.
+"""Models of timm and torchvision, cut at 1/2 with no user code: `python -m benchmarks.zoo [NAME...]`.
 
-Each model of `zoo_models.txt` (timm, or torchvision with the prefix "tv:") is made elastic, which proves the plan,
-cut at 1/2, and run in both modes on a batch of another size. Without names, writes `docs/zoo.md`.
+Each model of `zoo_models.txt` (timm, or torchvision with the prefix "tv:") is made elastic, which
+proves the plan, cut at 1/2, and run in both modes on a batch of another size. Without names, the
+benchmark writes `docs/zoo.md`.
 """
 
 import multiprocessing
@@ -88,12 +89,13 @@ def page(outcomes: list[Outcome]) -> str:
     good = [o for o in outcomes if not o.failure]
     env = describe_environment()
     lines = [
-        "# Models no one here wrote",
+        "# Models tried",
         "",
-        f"{len(good)} of {len(outcomes)} families are made elastic, proved and cut at 1/2 with no user code "
-        f"(`make zoo`, commit {env['commit']}, torch {env['torch']}). Each is also run in both modes on a batch of "
-        "another size. `weights` is the share of parameters left at 1/2. Seconds are for one thread while another "
-        "model runs beside it.",
+        f"{len(good)} of {len(outcomes)} model families of timm and torchvision become elastic, "
+        "are proved and are cut at 1/2, with no user code "
+        f"(`make zoo`, commit {env['commit']}, torch {env['torch']}). Each submodel also runs in both "
+        "modes on a batch of another size. `weights` is the share of parameters left at 1/2. Seconds "
+        "are for one thread while another model runs beside it.",
         "",
         "| model | built from | families | weights | seconds |",
         "|---|---|---|---|---|",

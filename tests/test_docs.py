@@ -1,4 +1,4 @@
-"""What the README says is run, with fewer rounds and epochs, and its links lead somewhere."""
+"""The README's code and commands run, with fewer rounds and epochs; links and names exist."""
 
 import re
 from pathlib import Path
@@ -6,16 +6,26 @@ from pathlib import Path
 import commands
 import pytest
 
+import fjord
 from fjord.core.width import parse_width
 from fjord.experiments.recipes import paper
 from fjord.federated.methods import ClientContext
+from fjord.models.catalog import find_model
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.S)
+
+
+def run_page(name: str) -> dict[str, object]:
+    """Run the Python of a page from top to bottom; return the names it defines."""
+    page = (ROOT / "docs" / name).read_text()
+    names: dict[str, object] = {}
+    exec("\n".join(blocks("python", page)), names)
+    return names
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +53,14 @@ def test_the_python_of_the_readme_runs(folder):
 
 def test_the_commands_of_the_readme_run(folder):
     (folder / "mypackage.py").write_text(
-        "from torch import nn\n\n\ndef build():\n    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 3))\n"
+        "from torch import nn\n\n\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 2, 3))\n"
     )
     lines = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines()]
     written = [line.split() for line in lines if line.startswith("fjord ")]
     assert len(written) == 22
-    # Others run these: test_deployment.py, test_flower.py, and those of the pages on devices and inference.
+    # Other tests run these: tests/engines/flower, and those of the pages on devices and inference.
     elsewhere = [
         words
         for words in written
@@ -60,7 +72,7 @@ def test_the_commands_of_the_readme_run(folder):
     assert len(real) == 3
     for command in chosen:
         if command in real:
-            continue  # test_tasks.py runs the recipes, on real data and on small folders
+            continue  # tests/experiments/test_recipes.py runs them, on real and on small data
         short = ["--set", "num_rounds=2", "--set", "eval_every=2"] if command[1] == "run" else []
         done = commands.fjord(*command[1:], *short, cwd=folder)
         assert done.returncode == 0, (command, done.stderr)
@@ -78,36 +90,25 @@ def test_links_lead_somewhere(page):
         assert (path.parent / target).exists(), target
 
 
-def test_the_table_of_the_readme_is_what_the_counter_gives():
-    import fjord
-    from fjord.models.catalog import find_model
-
+def test_the_table_of_footprints_is_what_the_counter_gives():
+    page = (ROOT / "docs" / "elastic.md").read_text()
     for name in ("cnn", "rnn"):
         entry = find_model(name)
-        rows = fjord.measure_footprints(
-            fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze), entry.inputs
-        )
-        for counts in ([r.macs for r in rows], [r.weights for r in rows]):
-            assert " | ".join(f"{n:,}" for n in counts) in README
+        model = fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze)
+        rows = fjord.measure_footprints(model, entry.inputs)
+        macs = [f"{row.macs:,}" for row in rows]
+        weights = [f"{row.weights:,}" for row in rows]
+        assert " | ".join(macs) in page
+        assert " | ".join(weights) in page
 
 
 def test_the_python_of_the_page_on_data_runs():
-    names: dict[str, object] = {}
-    exec(
-        "\n".join(
-            re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "data.md").read_text(), re.S)
-        ),
-        names,
-    )
+    names = run_page("data.md")
     assert names["data"].num_clients == 20
 
 
 def test_the_python_of_the_page_on_federated_training_runs():
-    page = (ROOT / "docs" / "federated.md").read_text()
-    names: dict[str, object] = {}
-    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), names)
-    import fjord
-
+    names = run_page("federated.md")
     grant = ClientContext(*map(parse_width, ("3/5", "1", "1/5")), fjord.uniform_widths(5), 0, None)
     assert names["mine"].sample(grant) == fjord.WidthSpace.of({"1/5": 1, "3/5": 3})
     assert [str(names["devices"](10, 0).ceiling(3, t)) for t in (21, 23)] == ["1/5", "1/5"]
