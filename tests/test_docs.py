@@ -1,5 +1,6 @@
 """The README's code and commands run, with fewer rounds and epochs; links and names exist."""
 
+import pydoc
 import re
 from pathlib import Path
 
@@ -80,14 +81,37 @@ def test_the_commands_of_the_readme_run(folder):
         assert (folder / page).is_file()
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))],
-)
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
     path = ROOT / page
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_to_headings_lead_somewhere(page):
+    path = ROOT / page
+    for target, heading in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", path.read_text()):
+        text = (path.parent / target if target else path).read_text()
+        headings = re.findall(r"^#+ (.+)$", text, re.M)
+        assert heading in [anchor(line) for line in headings], f"{target}#{heading}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_and_paths_of_the_pages_exist(page):
+    text = (ROOT / page).read_text()
+    for name in re.findall(r"\bfjord(?:\.[A-Za-z_]\w*)+", text):
+        assert name == "fjord.json" or pydoc.locate(name) is not None, name
+    for path in re.findall(r"`((?:src|tests|reproduction|benchmarks)/[\w./]+)`", text):
+        assert (ROOT / path).exists(), path
 
 
 def test_the_table_of_footprints_is_what_the_counter_gives():
