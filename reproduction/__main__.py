@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fjord.core.errors import UserError
 from reproduction import theorem1
-from reproduction.command import figure_command, results
+from reproduction.command import figure_command, write_results
 from reproduction.figures import FIGURES
 from reproduction.theorem1_command import theorem1_command
 from reproduction.whole_models import whole_models
@@ -29,7 +29,7 @@ for figure in FIGURES.values():
 app.command(name="all", help="Every figure and table, and one HTML page of all of them.")(
     figure_command
 )
-app.command(name="results")(results)
+app.command(name="results")(write_results)
 app.command(name="theorem1", help="Theorem 1 by experiment: both settings below, with a figure.")(
     theorem1_command
 )

@@ -11,8 +11,8 @@ from reproduction.compare import (
     OPEN,
     ClaimVerdict,
     ScoreDifference,
-    decide_claim,
-    difference,
+    decide_verdict,
+    score_difference,
 )
 from reproduction.measured import MeasuredCurve
 
@@ -40,22 +40,28 @@ def _at_widths(
 ) -> list[ScoreDifference | None]:
     """Compare two curves at the widths that both have."""
     first, second = found[one].points, found[other].points
-    return [difference(str(w), first[w], second[w]) for w in first if w in second and chosen(w)]
+    return [
+        score_difference(str(w), first[w], second[w]) for w in first if w in second and chosen(w)
+    ]
 
 
-def above(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
+def require_above(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
     """Demand that one curve is above another at each chosen width."""
-    return lambda found: decide_claim(_at_widths(one, other, chosen, found), ScoreDifference.above)
+    return lambda found: decide_verdict(
+        _at_widths(one, other, chosen, found), ScoreDifference.above
+    )
 
 
-def no_worse(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
+def require_no_worse(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
     """Demand that one curve is close to another, or above it, at each chosen width."""
-    return lambda found: decide_claim(
+    return lambda found: decide_verdict(
         _at_widths(one, other, chosen, found), lambda d: d.above(-MARGIN[found[other].metric])
     )
 
 
-def above_best(one: str, other: str, chosen: Callable[[Width], bool] = lambda width: True) -> Rule:
+def require_above_best(
+    one: str, other: str, chosen: Callable[[Width], bool] = lambda width: True
+) -> Rule:
     """Demand that the full model of one curve is above the best of another's chosen models."""
 
     def rule(found: Curves) -> ClaimVerdict:
@@ -63,25 +69,27 @@ def above_best(one: str, other: str, chosen: Callable[[Width], bool] = lambda wi
         best = max(stats, key=lambda width: stats[width].mean)
         points = found[one].points
         place = f"1 against {best}"
-        return decide_claim(
-            [difference(place, points[ONE], found[other].points[best])], ScoreDifference.above
+        return decide_verdict(
+            [score_difference(place, points[ONE], found[other].points[best])], ScoreDifference.above
         )
 
     return rule
 
 
-def grows(curve: str) -> Rule:
+def require_growth(curve: str) -> Rule:
     """Demand that every width is above the next smaller one."""
 
     def rule(found: Curves) -> ClaimVerdict:
         pairs = pairwise(found[curve].points.items())
-        places = [difference(f"{a} to {b}", after, before) for (a, before), (b, after) in pairs]
-        return decide_claim(places, ScoreDifference.above)
+        places = [
+            score_difference(f"{a} to {b}", after, before) for (a, before), (b, after) in pairs
+        ]
+        return decide_verdict(places, ScoreDifference.above)
 
     return rule
 
 
-def collapses(one: str, other: str) -> Rule:
+def require_collapse(one: str, other: str) -> Rule:
     """Demand less than half of another's accuracy, or more than twice its perplexity, below full width."""
 
     def rule(found: Curves) -> ClaimVerdict:
@@ -92,12 +100,12 @@ def collapses(one: str, other: str) -> Rule:
             level = reference[d.place]
             return d.mean < -abs(level) / 2 if level > 0 else d.mean < -abs(level)
 
-        return decide_claim(places, fine)
+        return decide_verdict(places, fine)
 
     return rule
 
 
-def smoother(curves: tuple[str, ...], other: str) -> Rule:
+def require_smoother(curves: tuple[str, ...], other: str) -> Rule:
     """Demand a lower last test loss, and smaller steps of it over the second half, at full width."""
 
     def rule(found: Curves) -> ClaimVerdict:
@@ -106,9 +114,9 @@ def smoother(curves: tuple[str, ...], other: str) -> Rule:
             for what, of in (("loss", _last), ("jitter", _jitter)):
                 label = f"lower {what} of {found[name].curve.label}"
                 places.append(
-                    difference(label, of(found[other]), of(found[name]))
+                    score_difference(label, of(found[other]), of(found[name]))
                 )  # less of it is better
-        return decide_claim(places, ScoreDifference.above, mean=False)
+        return decide_verdict(places, ScoreDifference.above, mean=False)
 
     return rule
 
@@ -129,20 +137,20 @@ def _jitter(measured: MeasuredCurve) -> dict[int, float]:
     }
 
 
-def far_behind(one: str, others: tuple[str, ...], gap: float = 10.0) -> Rule:
+def ask_far_behind(one: str, others: tuple[str, ...], gap: float = 10.0) -> Rule:
     """Ask whether the full model of one curve is behind the best of others by more than a gap."""
 
     def rule(found: Curves) -> ClaimVerdict:
         best = max(others, key=lambda name: found[name].stats[ONE].mean)
-        d = difference(
+        d = score_difference(
             f"1, behind {found[best].curve.label}", found[best].points[ONE], found[one].points[ONE]
         )
-        return decide_claim([d], lambda d: d.above(gap))
+        return decide_verdict([d], lambda d: d.above(gap))
 
     return rule
 
 
-def decide(claim: PaperClaim, found: Curves) -> ClaimVerdict:
+def decide_claim(claim: PaperClaim, found: Curves) -> ClaimVerdict:
     """Return what the runs of a task say of a claim."""
     missing = [name for name in claim.curves if name not in found]
     if missing:

@@ -18,10 +18,10 @@ from rich.table import Column, Table
 from fjord.core.errors import UserError
 from fjord.data.sources import import_library
 from reproduction.curves import RunJob
-from reproduction.figures import FIGURES, PaperFigure, all_jobs, demand_tasks, find_figures
-from reproduction.folders import rows_done, state
+from reproduction.figures import FIGURES, PaperFigure, all_jobs, check_tasks, find_figures
+from reproduction.folders import count_rows, run_state
 from reproduction.pack import pack_runs
-from reproduction.results import draw_section, make, markdown, page, read_notes
+from reproduction.results import draw_section, make_result, read_notes, render_markdown, render_page
 from reproduction.scales import find_scale
 from reproduction.sections import ResultSection
 from reproduction.sections import ResultTable as Numbers
@@ -52,7 +52,7 @@ class Progressing:
 
     def looked(self, job: RunJob) -> None:
         """Show how far a run has come."""
-        done, total = rows_done(job, self.runs)
+        done, total = count_rows(job, self.runs)
         self.progress.update(self.bars[job.name], completed=done, total=total)
 
     def ended(self, job: RunJob, failure: str | None) -> None:
@@ -88,12 +88,12 @@ def figure_command(
 ) -> None:
     """Run what a figure of the paper is made of, or what is left of it; end with tables and a picture."""
     name = str(context.info_name)
-    reproduce(
+    reproduce_figures(
         name, runs, scale=scale, seeds=seeds, tasks=tasks, workers=workers, only_report=only_report
     )
 
 
-def reproduce(
+def reproduce_figures(
     name: str,
     runs: Path,
     *,
@@ -105,7 +105,7 @@ def reproduce(
 ) -> None:
     """Run what a figure of the paper is made of, or what is left of it; end with tables and a picture."""
     figures, chosen = find_figures(name), _names(tasks)
-    demand_tasks(figures, chosen)
+    check_tasks(figures, chosen)
     if only_report:
         _demand_folder("--runs", runs)
     jobs = [] if only_report else all_jobs(figures, chosen, find_scale(scale), _seeds(seeds))
@@ -117,7 +117,8 @@ def reproduce(
         }
         target = runs / "index.html"
         target.write_text(
-            page(sections, {k: p for k, p in pictures.items() if p.exists()}, {}), encoding="utf-8"
+            render_page(sections, {k: p for k, p in pictures.items() if p.exists()}, {}),
+            encoding="utf-8",
         )
         out.print(f"Page: {target}", markup=False, soft_wrap=True)
     for run, why in failed.items():
@@ -127,7 +128,7 @@ def reproduce(
 
 
 def _work(jobs: list[RunJob], runs: Path, workers: int) -> dict[str, str]:
-    states = [state(job, runs) for job in jobs]
+    states = [run_state(job, runs) for job in jobs]
     counts = ", ".join(
         f"{states.count(kind)} {kind}" for kind in ("finished", "unfinished", "missing")
     )
@@ -147,7 +148,7 @@ def _work(jobs: list[RunJob], runs: Path, workers: int) -> dict[str, str]:
 
 
 def _report(figure: PaperFigure, runs: Path) -> ResultSection:
-    one = make(figure, runs)
+    one = make_result(figure, runs)
     for part in one.tables:
         _show(part)
     if not one.tables:
@@ -178,7 +179,7 @@ def _show(part: Numbers) -> None:
     out.print(f"Runs: {'; '.join(dict.fromkeys(folders))}", markup=False, soft_wrap=True)
 
 
-def results(
+def write_results(
     runs: Annotated[Path, typer.Argument(help="A folder of runs of the paper's figures.")] = Path(
         "runs/paper"
     ),
@@ -197,13 +198,13 @@ def results(
         out.print(f"Runs: {kept}, {size / 1e6:.2f} MB", markup=False, soft_wrap=True)
         for text in left:
             out.print(f"Left as it is: {text}", markup=False, soft_wrap=True, style="yellow")
-    sections = [make(figure, kept) for figure in FIGURES.values()]
+    sections = [make_result(figure, kept) for figure in FIGURES.values()]
     drawn = {one.figure.name: draw_section(one, kept, kept / "figures") for one in sections}
     pictures = {name: path for name, path in drawn.items() if path}
     said = read_notes(notes or kept / "notes.md")
     links = {name: path.relative_to(output.parent).as_posix() for name, path in pictures.items()}
-    output.write_text(markdown(sections, links, said), encoding="utf-8")
-    (kept / "index.html").write_text(page(sections, pictures, said), encoding="utf-8")
+    output.write_text(render_markdown(sections, links, said), encoding="utf-8")
+    (kept / "index.html").write_text(render_page(sections, pictures, said), encoding="utf-8")
     out.print(f"Written: {output}, {kept / 'index.html'}", markup=False, soft_wrap=True)
 
 

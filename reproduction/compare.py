@@ -54,7 +54,7 @@ class ScoreDifference:
         return f"{self.place}: {round(self.mean, 4):+.3g}{spread}"
 
 
-def difference(
+def score_difference(
     place: str, one: Mapping[int, float], other: Mapping[int, float]
 ) -> ScoreDifference | None:
     """Compare two things by seed.
@@ -78,7 +78,7 @@ class ClaimVerdict:
     details: str
 
 
-def decide_claim(
+def decide_verdict(
     places: Sequence[ScoreDifference | None],
     fine: Callable[[ScoreDifference], bool | None],
     mean: bool = True,

@@ -30,7 +30,7 @@ class MatchedCost:
     at_equal: dict[str, SeedStat | None]
 
 
-def spending(run: ReportRun, fields: tuple[str, ...], width: Width) -> Spent:
+def spending_curve(run: ReportRun, fields: tuple[str, ...], width: Width) -> Spent:
     """Return how a run's score at a width grows with what all clients together have spent."""
     each = [
         sum(tier[name] for tier in row["tiers"].values() for name in fields) for row in run.rows
@@ -43,7 +43,7 @@ def spending(run: ReportRun, fields: tuple[str, ...], width: Width) -> Spent:
     ]
 
 
-def at(budget: float, curve: Spent) -> float | None:
+def score_at_budget(budget: float, curve: Spent) -> float | None:
     """Return the score at a budget, on the straight line between the tests around it; None before the first test.
 
     >>> at(15.0, [(10.0, 50.0), (20.0, 60.0)]), at(5.0, [(10.0, 50.0)]), at(30.0, [(10.0, 50.0)])
@@ -59,11 +59,11 @@ def at(budget: float, curve: Spent) -> float | None:
     return curve[-1][1]
 
 
-def matched(found: list[MeasuredCurve]) -> list[MatchedCost]:
+def match_costs(found: list[MeasuredCurve]) -> list[MatchedCost]:
     """Match methods of one task: for each seed and kind of cost the budget is the total of the cheapest."""
     widths = {one.curve.name: max(one.points) for one in found}
     curves = {
-        (one.curve.name, kind, seed): spending(run, fields, widths[one.curve.name])
+        (one.curve.name, kind, seed): spending_curve(run, fields, widths[one.curve.name])
         for one in found
         for kind, fields in KINDS.items()
         for seed, run in one.runs.items()
@@ -81,7 +81,7 @@ def _matched(
         spent = seed_stat(curve[-1][0] for curve in own.values())
         totals[kind] = spent.mean if spent else 0.0
         equal[kind] = seed_stat(
-            at(_budget(curves, kind, seed), curve) for seed, curve in own.items()
+            score_at_budget(_budget(curves, kind, seed), curve) for seed, curve in own.items()
         )
     return MatchedCost(one, width, one.stats.get(width), totals, equal)
 

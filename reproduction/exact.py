@@ -12,8 +12,8 @@ from fjord.report.numbers import seed_stat
 from reproduction.compare import FAILS, HOLDS, PARTLY
 from reproduction.figures import PaperFigure
 from reproduction.measured import folder_text
+from reproduction.paper_claims import TABLE1B
 from reproduction.sections import ResultSection, ResultTable, SectionVerdict, format_value
-from reproduction.stated import TABLE1B
 
 NAMES = {"macs": "MACs", "weights": "parameters"}
 LIMIT = {"paper": 5.0, "decaying": 1.0}
@@ -37,7 +37,7 @@ def count_table1b(runs: Path) -> RunFolder:
     return folder
 
 
-def table1b(figure: PaperFigure, runs: Path) -> ResultSection:
+def table1b_section(figure: PaperFigure, runs: Path) -> ResultSection:
     """Compare our counts with the paper's, at the precision it prints."""
     folder, rows, verdicts = count_table1b(runs), [], []
     for model, stated in TABLE1B.items():
@@ -71,7 +71,7 @@ def _same_print(
     )
 
 
-def svd(figure: PaperFigure, runs: Path) -> ResultSection:
+def svd_section(figure: PaperFigure, runs: Path) -> ResultSection:
     """Show how far each rank is from the best approximation at the end."""
     rows: list[list[str]] = []
     verdicts: list[SectionVerdict] = []

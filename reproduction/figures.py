@@ -149,7 +149,7 @@ def find_figures(name: str) -> list[PaperFigure]:
     return [FIGURES[name]]
 
 
-def demand_tasks(figures: list[PaperFigure], wanted: tuple[str, ...] | None) -> None:
+def check_tasks(figures: list[PaperFigure], wanted: tuple[str, ...] | None) -> None:
     """Refuse tasks that no figure has."""
     known = dict.fromkeys(task.name for figure in figures for task in figure.candidates())
     for name in wanted or ():

@@ -16,7 +16,7 @@ from reproduction import theorem1
 from reproduction.curves import RunJob
 
 
-def state(job: RunJob, runs: Path) -> str:
+def run_state(job: RunJob, runs: Path) -> str:
     """Say whether a run is missing, unfinished or finished."""
     folder = RunFolder(runs / job.name)
     if not (folder.path / "config.json").exists():
@@ -28,7 +28,7 @@ def state(job: RunJob, runs: Path) -> str:
     return "finished" if ReportRun.read(folder).finished else "unfinished"
 
 
-def rows_done(job: RunJob, runs: Path) -> tuple[int, int | None]:
+def count_rows(job: RunJob, runs: Path) -> tuple[int, int | None]:
     """Return how many rows of metrics a run has, and how many it will have if that is known."""
     folder = RunFolder(runs / job.name)
     if not (folder.path / "config.json").exists():
@@ -41,7 +41,7 @@ def rows_done(job: RunJob, runs: Path) -> tuple[int, int | None]:
     return file.read_bytes().count(b"\n") if file.exists() else 0, total
 
 
-def wanted(job: RunJob) -> dict[str, Any]:
+def expected_config(job: RunJob) -> dict[str, Any]:
     """Return the configuration that a run of this job has."""
     if job.recipe in theorem1.RECIPES:
         return asdict(replace(theorem1.RECIPES[job.recipe](), seed=job.seed))
@@ -52,7 +52,7 @@ def wanted(job: RunJob) -> dict[str, Any]:
 
 def _demand_settings(job: RunJob, folder: RunFolder) -> None:
     """Refuse another experiment; a setting that is younger than the run had its default value then."""
-    old, new = folder.config, wanted(job)
+    old, new = folder.config, expected_config(job)
     young = default_settings(Experiment)
     for key in sorted(new.keys() - (FREE - {"seed"})):
         if not _same(old.get(key, young.get(key)), new[key]):

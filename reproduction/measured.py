@@ -12,7 +12,7 @@ from fjord.core.errors import UserError
 from fjord.core.width import Width
 from fjord.experiments.runs import RunFolder
 from fjord.report import numbers
-from fjord.report.groups import ReportRun, shared_settings
+from fjord.report.groups import ReportRun, group_settings
 from fjord.report.numbers import SeedStat
 from reproduction.curves import FigureCurve, PaperTask, run_place
 
@@ -136,7 +136,7 @@ def measure_curve(
     ]
     done = {int(run.config["seed"]): run.whole for run in read if run.models_done}
     settings = {
-        json.dumps(shared_settings(run.config), sort_keys=True): run.path for run in done.values()
+        json.dumps(group_settings(run.config), sort_keys=True): run.path for run in done.values()
     }
     if len(settings) > 1:
         names = " and ".join(map(str, list(settings.values())[:2]))

@@ -13,7 +13,7 @@ from fjord.report.groups import run_commits
 from fjord.report.panels import draw_panels
 from reproduction import theorem1_figure as theorem1
 from reproduction.compare import RULES
-from reproduction.exact import svd, svd_runs, table1b
+from reproduction.exact import svd_runs, svd_section, table1b_section
 from reproduction.figures import PaperFigure
 from reproduction.sections import ResultSection, SectionVerdict, make_section
 
@@ -26,24 +26,24 @@ UNFINISHED = "Unfinished; only models that are done are in the numbers"
 VERDICTS = ["task", "the claim", "verdict", "here", "the paper's number", "runs"]
 
 
-def make(figure: PaperFigure, runs: Path) -> ResultSection:
+def make_result(figure: PaperFigure, runs: Path) -> ResultSection:
     """Make a figure's section from the runs there are."""
-    special = {"svd": svd, "table1b": table1b}.get(figure.kind)
+    special = {"svd": svd_section, "table1b": table1b_section}.get(figure.kind)
     return special(figure, runs) if special else make_section(figure, runs)
 
 
 def draw_section(one: ResultSection, runs: Path, folder: Path) -> Path | None:
     """Draw a section's picture and write its numbers; return the picture if there is one."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{one.figure.name}.json").write_text(json.dumps(numbers(one), indent=1) + "\n")
+    (folder / f"{one.figure.name}.json").write_text(json.dumps(section_data(one), indent=1) + "\n")
     picture = folder / f"{one.figure.name}.png"
     if one.figure.kind == "svd":
         first = [found[min(found)] for name in one.figure.curves if (found := svd_runs(runs, name))]
-        return theorem1.draw(first, picture) if first else None
+        return theorem1.draw_theorem1(first, picture) if first else None
     return draw_panels(one.panels, one.figure.title, one.origin, picture) if one.panels else None
 
 
-def numbers(one: ResultSection) -> dict[str, Any]:
+def section_data(one: ResultSection) -> dict[str, Any]:
     """Return a section as plain data, each number with its run folders."""
     curves = [
         {
@@ -74,7 +74,7 @@ def read_notes(path: Path) -> dict[str, str]:
     return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def markdown(
+def render_markdown(
     sections: Sequence[ResultSection], pictures: Mapping[str, str], notes: Mapping[str, str]
 ) -> str:
     """Return all sections as one Markdown text."""
@@ -121,7 +121,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
 
 
-def page(
+def render_page(
     sections: Sequence[ResultSection], pictures: Mapping[str, Path], notes: Mapping[str, str]
 ) -> str:
     """Return all sections as one HTML page that needs no other file."""

@@ -63,7 +63,7 @@ def find_scale(name: str) -> RunScale:
     return SCALES[name]
 
 
-def table(scale: RunScale) -> str:
+def scale_table(scale: RunScale) -> str:
     """Return a scale's reductions as a Markdown table."""
     lines = [f"| {scale.name} | changed | seeds |", "|---|---|---|"]
     for task, reduction in scale.reductions.items():

@@ -9,12 +9,12 @@ from fjord.report.figures import AxesLabels, CurveStyle, PlotSeries
 from fjord.report.groups import join_words, run_commits
 from fjord.report.numbers import SeedStat, seed_stat
 from fjord.report.panels import FigurePanel
-from reproduction.claims import ONE, decide
-from reproduction.costs import KINDS, MatchedCost, matched
+from reproduction.claims import ONE, decide_claim
+from reproduction.costs import KINDS, MatchedCost, match_costs
 from reproduction.curves import PaperTask
 from reproduction.figures import PaperFigure
 from reproduction.measured import MeasuredCurve, measure_curve
-from reproduction.stated import CLAIMS
+from reproduction.paper_claims import CLAIMS
 
 NONE = "\N{EN DASH}"
 
@@ -103,7 +103,7 @@ def verdicts(
             if figure.name == "beyond" and task.name.endswith(("iid", "cifar10")):
                 continue  # what was reported elsewhere is of skewed clients
             found = {one.curve.name: one for one in measured if one.curve.name in claim.curves}
-            said, paper = decide(claim, found), claim.paper.get(task.column, NONE)
+            said, paper = decide_claim(claim, found), claim.paper.get(task.column, NONE)
             folders = ", ".join(dict.fromkeys(one.folders for one in found.values()))
             yield SectionVerdict(
                 claim.name, claim.text, task.name, paper, said.verdict, said.details, folders
@@ -157,7 +157,7 @@ def tables(figure: PaperFigure, task: PaperTask, found: list[MeasuredCurve]) -> 
     if figure.kind == "by-round":
         made = [_by_round(task, found)]
     if figure.kind == "costs":
-        made.append(_costs(task, matched(found)))
+        made.append(_costs(task, match_costs(found)))
     return made
 
 

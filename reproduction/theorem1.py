@@ -28,7 +28,7 @@ from fjord.training.optim import SlicedOptimizer
 
 
 @dataclass(frozen=True)
-class Theorem1:
+class Theorem1Setting:
     """The setting of the experiment."""
 
     size: int = 5
@@ -41,30 +41,30 @@ class Theorem1:
     log_every: int = 100
 
 
-def paper() -> Theorem1:
+def paper_setting() -> Theorem1Setting:
     """Return the paper's setting: 5x5, singular values 5 to 1, lr 0.1, batches of 32, 10,000 steps."""
-    return Theorem1()
+    return Theorem1Setting()
 
 
-def decaying() -> Theorem1:
+def decaying_setting() -> Theorem1Setting:
     """Return the same with a decaying step and more iterations."""
-    return replace(paper(), steps=40_000, decay=True)
+    return replace(paper_setting(), steps=40_000, decay=True)
 
 
-RECIPES: dict[str, Callable[[], Theorem1]] = {
-    "theorem1.paper": paper,
-    "theorem1.decaying": decaying,
+RECIPES: dict[str, Callable[[], Theorem1Setting]] = {
+    "theorem1.paper": paper_setting,
+    "theorem1.decaying": decaying_setting,
 }
 
 
-def target(size: int, seed: int) -> Tensor:
+def target_matrix(size: int, seed: int) -> Tensor:
     """Return a random matrix whose singular values are size, size - 1, ..., 1."""
     noise = torch.randn(size, size, generator=_generator(seed, "matrix"))
     u, _, vt = torch.linalg.svd(noise)
     return u @ torch.diag(torch.arange(size, 0, -1.0)) @ vt
 
 
-def best_rank(matrix: Tensor, rank: int) -> Tensor:
+def best_approximation(matrix: Tensor, rank: int) -> Tensor:
     """Return the closest matrix of this rank (Eckart and Young)."""
     u, s, vt = torch.linalg.svd(matrix)
     return u[:, :rank] * s[:rank] @ vt[:rank]
@@ -87,14 +87,14 @@ def distances(model: ElasticModel, matrix: Tensor) -> list[float]:
     size, found = len(matrix), []
     for rank in range(1, size + 1):
         first, second = (p.detach() for p in model.at(Fraction(rank, size)).parameters())
-        best = best_rank(matrix, rank)
+        best = best_approximation(matrix, rank)
         found.append(float((second @ first - best).norm() / best.norm()))
     return found
 
 
-def steps(setting: Theorem1) -> Iterator[tuple[int, list[float]]]:
+def run_steps(setting: Theorem1Setting) -> Iterator[tuple[int, list[float]]]:
     """Run the experiment; yield (step, relative distance for each k) now and then."""
-    matrix = target(setting.size, setting.seed)
+    matrix = target_matrix(setting.size, setting.seed)
     net = two_layer_linear(setting.size, setting.size, _generator(setting.seed, "weights"))
     model = elasticize(net, torch.zeros(2, setting.size), widths=uniform_widths(setting.size))
     optimizer = SlicedOptimizer(model, partial(torch.optim.SGD, lr=setting.lr))
@@ -119,7 +119,7 @@ def steps(setting: Theorem1) -> Iterator[tuple[int, list[float]]]:
             yield step, distances(model, matrix)
 
 
-def run(setting: Theorem1, folder: Path, *, resume: bool = False) -> RunFolder:
+def run_into_folder(setting: Theorem1Setting, folder: Path, *, resume: bool = False) -> RunFolder:
     """Run the experiment into a folder; with `resume` again from its start, as it is short."""
     config = {"recipe": "theorem1", **asdict(setting)}
     if resume:
@@ -129,7 +129,7 @@ def run(setting: Theorem1, folder: Path, *, resume: bool = False) -> RunFolder:
         result.keep_rows(lambda row: False)
     else:
         result = RunFolder.create(folder, config)
-    result.append({"step": step, "distance": found} for step, found in steps(setting))
+    result.append({"step": step, "distance": found} for step, found in run_steps(setting))
     return result
 
 

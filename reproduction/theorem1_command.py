@@ -48,7 +48,7 @@ def run_theorem1(name: str, *, seed: int, output: Path | None) -> None:
             folder = RunFolder.next_free_path(base / one / str(seed))
         setting = replace(theorem1.RECIPES[one](), seed=seed)
         with out.status(f"{one} ..."):
-            runs.append(theorem1.run(setting, folder))
+            runs.append(theorem1.run_into_folder(setting, folder))
     _show_runs(names, runs, base / f"{name}-seed{seed}.png")
 
 
@@ -60,9 +60,9 @@ def resume_theorem1(name: str, folder: Path) -> None:
     if name in theorem1.RECIPES:
         setting = replace(theorem1.RECIPES[name](), seed=config["seed"])
     else:
-        known = [field.name for field in fields(theorem1.Theorem1)]
-        setting = theorem1.Theorem1(**{key: config[key] for key in known})
-    run = theorem1.run(setting, folder, resume=True)
+        known = [field.name for field in fields(theorem1.Theorem1Setting)]
+        setting = theorem1.Theorem1Setting(**{key: config[key] for key in known})
+    run = theorem1.run_into_folder(setting, folder, resume=True)
     _show_runs([str(folder)], [run], folder / "theorem1.png")
 
 
@@ -72,5 +72,5 @@ def _show_runs(names: list[str], runs: list[RunFolder], picture: Path) -> None:
     for rank, row in enumerate(zip(*columns, strict=True), 1):
         table.add_row(str(rank), *(f"{value:.2%}" for value in row))
     out.print(table)
-    path = theorem1_figure.draw(runs, picture)
+    path = theorem1_figure.draw_theorem1(runs, picture)
     out.print(f"Figure: {path}", markup=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from fjord.experiments.runs import RunFolder
 
 
-def draw(runs: Sequence[RunFolder], path: Path) -> Path:
+def draw_theorem1(runs: Sequence[RunFolder], path: Path) -> Path:
     """Draw one panel per run and return the picture's path."""
     from matplotlib.figure import Figure
 

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from fjord.core.errors import UserError
 from reproduction import theorem1
 from reproduction.curves import RunJob
-from reproduction.folders import state
+from reproduction.folders import run_state
 
 ROOT = Path(__file__).parents[1]
 POLL = 0.5
@@ -63,7 +63,7 @@ class RunQueue:
 
     def run(self) -> None:
         """Do all runs that are not finished; one that fails does not stop the others."""
-        waiting = deque(job for job in self.jobs if state(job, self.runs) != "finished")
+        waiting = deque(job for job in self.jobs if run_state(job, self.runs) != "finished")
         active: list[_Process] = []
         with _stopping(active):
             while waiting or active:
@@ -80,7 +80,7 @@ class RunQueue:
         except Timeout:
             self._end(job, "another process is at work on it")
             return
-        how = "resumed" if state(job, self.runs) == "unfinished" else "started"
+        how = "resumed" if run_state(job, self.runs) == "unfinished" else "started"
         log = self.runs / "logs" / f"{job.name.replace('/', '-')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
@@ -88,7 +88,7 @@ class RunQueue:
             streams["env"] = _environment()
             # In a group of its own: a Ctrl-C reaches it once, through us.
             process = subprocess.Popen(
-                command(job, self.runs, how == "resumed"), start_new_session=True, **streams
+                job_command(job, self.runs, how == "resumed"), start_new_session=True, **streams
             )
         active.append(_Process(job, process, log, lock))
         self.watcher.begun(job, how)
@@ -111,7 +111,7 @@ class RunQueue:
         self.watcher.ended(job, failure)
 
 
-def command(job: RunJob, runs: Path, resume: bool = False) -> list[str]:
+def job_command(job: RunJob, runs: Path, resume: bool = False) -> list[str]:
     """Return what a person would type for one run."""
     folder = str(runs / job.name)
     if job.recipe in theorem1.RECIPES:

@@ -12,9 +12,9 @@ from fjord.core.width import Width
 from fjord.report.cost_to_score import (
     common_level,
     cost_to_score,
+    format_cost,
     parse_level,
-    shown,
-    spent,
+    spending_by_round,
     usual_levels,
 )
 from fjord.report.groups import ReportRun
@@ -54,8 +54,8 @@ def toy_run(path=Path("run"), seconds=2.0, stages=1):
 
 def test_time_and_bytes_to_reach_a_score_count_up_to_the_first_test_that_has_it():
     run = toy_run()
-    assert spent(run, "time") == [2, 4, 6, 8]
-    assert spent(run, "bytes") == [500, 1000, 1500, 2000]
+    assert spending_by_round(run, "time") == [2, 4, 6, 8]
+    assert spending_by_round(run, "bytes") == [500, 1000, 1500, 2000]
     half = parse_level("50%", "accuracy")
     assert cost_to_score(run, "accuracy", half, "time") == {Width(1, 2): 6, Width(1): 6}
     assert cost_to_score(run, "accuracy", parse_level("0.6", "accuracy"), "bytes") == {
@@ -76,7 +76,9 @@ def test_models_that_are_trained_one_after_the_other_add_up(tmp_path):
     made = run(tmp_path / "run", method="efd", num_rounds=2)
     rows, read = made.metrics(), ReportRun.read(made)
     assert [row["stage"] for row in rows] == [0, 0, 1, 1]
-    assert spent(read, "time")[-1] == pytest.approx(sum(row["simulated_seconds"] for row in rows))
+    assert spending_by_round(read, "time")[-1] == pytest.approx(
+        sum(row["simulated_seconds"] for row in rows)
+    )
     found = cost_to_score(read, "accuracy", parse_level("1%", "accuracy"), "time")
     for stage, width in enumerate(read.config["targets"]):
         before = sum(row["simulated_seconds"] for row in rows if row["stage"] < stage)
@@ -100,14 +102,14 @@ def test_levels_that_cannot_be_are_refused(text, metric):
 
 
 def test_quantities_are_written_short():
-    assert [shown(s, "time") for s in (0.5, 59, 90, 3600, 200_000)] == [
+    assert [format_cost(s, "time") for s in (0.5, 59, 90, 3600, 200_000)] == [
         "0.5 s",
         "59 s",
         "1.5 min",
         "1 h",
         "2.31 d",
     ]
-    assert [shown(b, "bytes") for b in (12, 1500, 2.5e7, 3e12)] == [
+    assert [format_cost(b, "bytes") for b in (12, 1500, 2.5e7, 3e12)] == [
         "12 B",
         "1.5 kB",
         "25 MB",

@@ -12,7 +12,14 @@ from fjord.core.width import Width
 from fjord.experiments.runs import RunFolder
 from fjord.report import page
 from fjord.report.groups import group_runs
-from fjord.report.numbers import client_means, costs, loss_curve, seed_stat, shells, tier_scores
+from fjord.report.numbers import (
+    client_costs,
+    client_means,
+    loss_curve,
+    seed_stat,
+    shell_rows,
+    tier_scores,
+)
 
 CONFIG = {
     "recipe": {"name": "toy", "set": []},
@@ -192,8 +199,8 @@ def test_worst_decile_tiers_and_costs_equal_those_counted_by_hand(tmp_path):
     assert worst["all"] == pytest.approx(0.12)
     assert client_means(run, "perplexity")["worst"] == pytest.approx((26 * 25 * 24) ** (1 / 3))
     assert tier_scores(run, "accuracy") == pytest.approx({Width("1/2"): 0.12, Width(1): 0.12})
-    assert costs(run, "bytes_down", "bytes_up") == {Width("1/2"): 75, Width(1): 600}
-    assert costs(run, "macs") == {Width("1/2"): 500, Width(1): 5000}
+    assert client_costs(run, "bytes_down", "bytes_up") == {Width("1/2"): 75, Width(1): 600}
+    assert client_costs(run, "macs") == {Width("1/2"): 500, Width(1): 5000}
     assert "(3 of 25)" in text_of(folder)
 
 
@@ -221,7 +228,7 @@ def test_a_shell_starves_below_one_client_a_round_or_in_under_half_the_rounds(
 def test_rounds_without_any_update_count_against_a_shell(tmp_path):
     empty = {"tiers": {}, "shells": {}, "loss": None, "dropped": {"7": "loss is not finite"}}
     folder = make(tmp_path / "a", [row(0, SCORES), *(row(i, SCORES, **empty) for i in (1, 2, 3))])
-    found = {shell.width: shell for shell in shells(group_runs([folder])[0].runs)}
+    found = {shell.width: shell for shell in shell_rows(group_runs([folder])[0].runs)}
     assert (found[Width("1/2")].clients, found[Width("1/2")].rounds, found[Width(1)].of_rounds) == (
         0.75,
         1,

@@ -12,13 +12,13 @@ from fjord.core.width import Width
 from fjord.experiments.runs import RunFolder
 from fjord.report.groups import ReportRun
 from reproduction import claims, costs
-from reproduction.command import results
-from reproduction.compare import STUDENT, difference
+from reproduction.command import write_results
+from reproduction.compare import STUDENT, score_difference
 from reproduction.curves import CURVES, TASKS
 from reproduction.figures import FIGURES
 from reproduction.measured import measure_curve
 from reproduction.pack import pack_runs
-from reproduction.results import make, read_notes
+from reproduction.results import make_result, read_notes
 
 
 def fake(runs, task, curve, seed, points, metric="accuracy", macs=10, losses=(2.0, 1.0), **config):
@@ -78,30 +78,34 @@ def test_a_claim_holds_where_the_difference_of_each_seed_is_above_its_noise(tmp_
             seed,
             by_width(10, base + a, base + b, base + c, base + d),
         )
-    said = claims.decide(_claim("above-efd"), found(tmp_path, "cifar10", "fjord-kd", "efd"))
+    said = claims.decide_claim(_claim("above-efd"), found(tmp_path, "cifar10", "fjord-kd", "efd"))
     assert said.verdict == "holds in part"
     assert said.details == (
         "yes at 2/5, 1; open at 3/5; no at 4/5. "
         "2/5: +2 ± 0.58; 3/5: +1 ± 1.5; 4/5: -2 ± 0.58; 1: +5 ± 1.2; mean +1.5; 3 seeds"
     )
-    best = claims.decide(_claim("above-best-efd"), found(tmp_path, "cifar10", "fjord-kd", "efd"))
+    best = claims.decide_claim(
+        _claim("above-best-efd"), found(tmp_path, "cifar10", "fjord-kd", "efd")
+    )
     assert (best.verdict, best.details) == ("holds", "1 against 2/5: +5 ± 1.2; 3 seeds")
     for seed in range(3):
         fake(tmp_path, "femnist", "efd", seed, by_width(90, 10, 10, 10, 10))
         fake(tmp_path, "femnist", "fjord-kd", seed, by_width(10, 10, 10, 10, 20 + seed))
-    with_all = claims.decide(
+    with_all = claims.decide_claim(
         _claim("above-best-of-all"), found(tmp_path, "femnist", "fjord-kd", "efd")
     )
     assert (with_all.verdict, with_all.details) == (
         "does not hold",
         "1 against 1/5: -69 ± 0.58; 3 seeds",
     )
-    best = claims.decide(_claim("above-best-efd"), found(tmp_path, "femnist", "fjord-kd", "efd"))
+    best = claims.decide_claim(
+        _claim("above-best-efd"), found(tmp_path, "femnist", "fjord-kd", "efd")
+    )
     assert (best.verdict, best.details) == ("holds", "1 against 2/5: +11 ± 0.58; 3 seeds")
 
 
 def _claim(name):
-    from reproduction.stated import CLAIMS
+    from reproduction.paper_claims import CLAIMS
 
     (claim,) = [claim for claim in CLAIMS if claim.name == name]
     return claim
@@ -111,8 +115,8 @@ def test_perplexity_counts_the_other_way_round(tmp_path):
     fake(tmp_path, "shakespeare", "fjord-kd", 0, by_width(5, 4, 3, 3, 2), "perplexity")
     fake(tmp_path, "shakespeare", "efd", 0, by_width(5, 5, 4, 4, 4), "perplexity")
     both = found(tmp_path, "shakespeare", "fjord-kd", "efd")
-    assert claims.decide(_claim("above-efd"), both).verdict == "holds (one seed)"
-    grows = claims.decide(_claim("grows"), both)
+    assert claims.decide_claim(_claim("above-efd"), both).verdict == "holds (one seed)"
+    grows = claims.decide_claim(_claim("grows"), both)
     assert grows.verdict == "holds in part (one seed)"
     assert grows.details.startswith("yes at 1/5 to 2/5, 2/5 to 3/5, 4/5 to 1; no at 3/5 to 4/5. ")
     assert both["efd"].stats[Width(1)].mean == -4
@@ -126,8 +130,8 @@ def test_close_is_less_than_a_point_lower(lower, verdict, tmp_path):
     fake(tmp_path, "cifar10", "fjord-kd", 0, by_width(50, 50, 50, 50, 50))
     fake(tmp_path, "cifar10", "fjord-kd-ds05", 0, by_width(*(50 - n for n in lower), 10))
     curves = found(tmp_path, "cifar10", "fjord-kd", "fjord-kd-ds05")
-    assert claims.decide(_claim("small-not-hurt"), curves).verdict == f"{verdict} (one seed)"
-    assert claims.decide(_claim("large-gains"), curves).verdict == "does not hold (one seed)"
+    assert claims.decide_claim(_claim("small-not-hurt"), curves).verdict == f"{verdict} (one seed)"
+    assert claims.decide_claim(_claim("large-gains"), curves).verdict == "does not hold (one seed)"
 
 
 @given(
@@ -135,7 +139,7 @@ def test_close_is_less_than_a_point_lower(lower, verdict, tmp_path):
     st.sampled_from([0.0, -1.0]),
 )
 def test_above_is_the_t_test_on_one_side(values, level):
-    found = difference("1", dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
+    found = score_difference("1", dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
     center, count = sum(values) / len(values), len(values)
     spread = (sum((v - center) ** 2 for v in values) / (count - 1) / count) ** 0.5
     limit = STUDENT[min(count - 2, len(STUDENT) - 1)] * spread
@@ -175,9 +179,9 @@ def test_random_units_collapse_below_half_the_accuracy(tmp_path):
     folder.append(rows)
     curves = found(tmp_path, "cifar10", "od", "single", "random")
     assert [round(stat.mean) for stat in curves["random"].stats.values()] == [10, 29, 31, 29, 80]
-    said = claims.decide(_claim("random-collapses"), curves)
+    said = claims.decide_claim(_claim("random-collapses"), curves)
     assert said.details.startswith("yes at 1/5, 2/5, 4/5; no at 3/5. ")
-    assert claims.decide(_claim("od-close"), curves).verdict == "holds (one seed)"
+    assert claims.decide_claim(_claim("od-close"), curves).verdict == "holds (one seed)"
 
 
 def test_convergence_compares_the_last_loss_and_the_steps_before_it(tmp_path):
@@ -187,7 +191,9 @@ def test_convergence_compares_the_last_loss_and_the_steps_before_it(tmp_path):
         rows[2]["scores"] = {"1": {**rows[1]["scores"]["1"]}}  # one test more in the second half
         folder.keep_rows(lambda row: False)
         folder.append(rows)
-    said = claims.decide(_claim("smoother"), found(tmp_path, "cifar10", "fjord", "fjord-kd", "efd"))
+    said = claims.decide_claim(
+        _claim("smoother"), found(tmp_path, "cifar10", "fjord", "fjord-kd", "efd")
+    )
     assert said.details.startswith(
         "yes at lower jitter of FjORD, lower loss of FjORD w/ KD, lower jitter of FjORD w/ KD; "
         "no at lower loss of FjORD. "
@@ -197,15 +203,15 @@ def test_convergence_compares_the_last_loss_and_the_steps_before_it(tmp_path):
 
 def test_a_claim_without_runs_is_not_decided(tmp_path):
     fake(tmp_path, "cifar10", "fjord", 0, by_width(1, 1, 1, 1, 1))
-    verdicts = {v.claim: v for v in make(FIGURES["fig5"], tmp_path).verdicts}
+    verdicts = {v.claim: v for v in make_result(FIGURES["fig5"], tmp_path).verdicts}
     assert verdicts["kd-gains"].verdict == "not decided"
     assert verdicts["kd-gains"].details == "there is no finished run of fjord-kd"
     fake(
         tmp_path, "emnist-skewed-850", "fjord-kd", 0, by_width(1, 1, 1, 1, 1)
     )  # one that looks into something
-    assert [v.task for v in make(FIGURES["fig5"], tmp_path).verdicts] == ["cifar10"]
+    assert [v.task for v in make_result(FIGURES["fig5"], tmp_path).verdicts] == ["cifar10"]
     fake(tmp_path, "emnist-skewed-850", "fjord", 0, by_width(2, 2, 2, 2, 2))
-    found = {v.task: v.verdict for v in make(FIGURES["fig5"], tmp_path).verdicts}
+    found = {v.task: v.verdict for v in make_result(FIGURES["fig5"], tmp_path).verdicts}
     assert found == {"cifar10": "not decided", "emnist-skewed-850": "does not hold (one seed)"}
 
 
@@ -216,7 +222,7 @@ def test_a_curve_looks_the_same_on_every_task(tmp_path, name):
     fake(tmp_path, "cifar10", second, 0, by_width(1, 1, 1, 1, 1))
     fake(tmp_path, "femnist", first, 0, by_width(1, 1, 1, 1, 1))
     fake(tmp_path, "femnist", second, 0, by_width(1, 1, 1, 1, 1))
-    [lone], [other, same] = (panel.series for panel in make(FIGURES[name], tmp_path).panels)
+    [lone], [other, same] = (panel.series for panel in make_result(FIGURES[name], tmp_path).panels)
     assert lone.style == same.style != other.style
 
 
@@ -226,7 +232,7 @@ def test_methods_are_matched_in_what_they_spend(tmp_path):
     fake(tmp_path, "emnist-iid", "fjord-kd", 0, {"1": 80.0}, macs=15)
     fake(tmp_path, "emnist-iid", "exclusive-small", 0, {"1/5": 30.0}, macs=1)
     names = ("fjord", "fjord-kd", "exclusive-small")
-    cheap, dear, small = costs.matched(list(found(tmp_path, "emnist-iid", *names).values()))
+    cheap, dear, small = costs.match_costs(list(found(tmp_path, "emnist-iid", *names).values()))
     assert cheap.at_equal["MACs"].mean == cheap.final.mean == 60
     assert dear.at_equal["MACs"].mean == pytest.approx(40 + 40 * (40 - 30) / 30)
     assert dear.at_equal["bytes"].mean == 80
@@ -260,7 +266,7 @@ def test_results_have_no_number_without_a_run_folder(tmp_path):
     (runs / "emnist-skewed" / "efd" / "2" / "clients.json").unlink()  # not finished
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "notes.md").write_text("## fig4\nWhy it is so.\n\n## fig5\nAnd this.\n")
-    results(runs, tmp_path / "RESULTS.md")
+    write_results(runs, tmp_path / "RESULTS.md")
     text, kept = (tmp_path / "RESULTS.md").read_text(), tmp_path / "results"
     assert not (kept / "emnist-skewed" / "efd" / "2").exists()
     rows = [
@@ -301,7 +307,7 @@ def expanded(text):
 
 
 def _claims_of(*names):
-    from reproduction.stated import CLAIMS
+    from reproduction.paper_claims import CLAIMS
 
     return [claim for claim in CLAIMS if claim.figure in names]
 
@@ -342,14 +348,14 @@ def test_of_a_run_of_several_models_those_that_are_done_count_and_decide_nothing
             "2/5": 8,
         }
         for name in ("above-efd", "above-best-efd", "smoother"):
-            said = claims.decide(_claim(name), curves)
+            said = claims.decide_claim(_claim(name), curves)
             assert (said.verdict, said.details) == (
                 "not decided",
                 "models are missing: efd, seed 0 has 2 of 3 models",
             )
-        row = make(FIGURES["fig4"], runs).tables[0].rows[1]
+        row = make_result(FIGURES["fig4"], runs).tables[0].rows[1]
         assert row[:5] == ["eFD", "0 + 1 in part", "9.00", "8.00", "\N{EN DASH}"]
-        section = make(FIGURES["convergence"], runs)
+        section = make_result(FIGURES["convergence"], runs)
         assert [row[0] for row in section.tables[0].rows] == ["FjORD", "FjORD w/ KD"]
         assert len(section.panels[0].series) == 2
         assert section.unfinished[0].startswith("cifar10/efd/0: ")
@@ -365,7 +371,7 @@ def test_a_seed_that_has_all_its_models_decides_without_those_that_do_not(tmp_pa
     )
     curves = found(tmp_path, "cifar10", "fjord-kd", "efd")
     assert curves["efd"].count == "1 + 1 in part"
-    said = claims.decide(_claim("above-efd"), curves)
+    said = claims.decide_claim(_claim("above-efd"), curves)
     assert (said.verdict, said.details) == ("holds (one seed)", "1: +2; 1 seed")
 
 

@@ -11,32 +11,36 @@ from reproduction import theorem1_figure as figure
 
 def test_the_paper_s_setting_ends_within_five_per_cent(tmp_path):
     """Seed 0; a constant step keeps fluctuating, and 3 of 12 seeds end above (see docs/theorem1.md)."""
-    run = theorem1.run(replace(theorem1.paper(), log_every=1000), tmp_path / "run")
+    run = theorem1.run_into_folder(
+        replace(theorem1.paper_setting(), log_every=1000), tmp_path / "run"
+    )
     rows = run.metrics()
     assert rows[-1]["step"] == 10_000
     assert max(rows[-1]["distance"]) < 0.05 < min(rows[0]["distance"])
     assert run.config["lr"] == 0.1
-    assert figure.draw([run], tmp_path / "figure.png").stat().st_size > 10_000
+    assert figure.draw_theorem1([run], tmp_path / "figure.png").stat().st_size > 10_000
 
 
 @pytest.mark.soak
 def test_a_decaying_step_goes_on_towards_zero():
-    *_, (step, distances) = theorem1.steps(replace(theorem1.decaying(), log_every=40_000))
+    *_, (step, distances) = theorem1.run_steps(
+        replace(theorem1.decaying_setting(), log_every=40_000)
+    )
     assert step == 40_000
     assert max(distances) < 0.01
 
 
 def test_the_same_seed_gives_the_same_numbers():
-    short = replace(theorem1.paper(), steps=50, log_every=50)
-    assert list(theorem1.steps(short)) == list(theorem1.steps(short))
-    assert list(theorem1.steps(short)) != list(theorem1.steps(replace(short, seed=1)))
+    short = replace(theorem1.paper_setting(), steps=50, log_every=50)
+    assert list(theorem1.run_steps(short)) == list(theorem1.run_steps(short))
+    assert list(theorem1.run_steps(short)) != list(theorem1.run_steps(replace(short, seed=1)))
 
 
 def test_the_target_has_the_wanted_singular_values_and_best_ranks():
-    matrix = theorem1.target(5, seed=3)
+    matrix = theorem1.target_matrix(5, seed=3)
     assert torch.allclose(torch.linalg.svdvals(matrix), torch.tensor([5.0, 4, 3, 2, 1]), atol=1e-5)
     for rank in range(1, 6):
-        best = theorem1.best_rank(matrix, rank)
+        best = theorem1.best_approximation(matrix, rank)
         assert torch.linalg.matrix_rank(best, atol=1e-4) == rank
         left = sum(s**2 for s in range(1, 6 - rank)) ** 0.5
         assert float((matrix - best).norm()) == pytest.approx(left, abs=1e-4)

@@ -9,7 +9,7 @@ from fjord.experiments.runs import RunFolder
 from reproduction import theorem1
 from reproduction.__main__ import main
 
-SHORT = theorem1.Theorem1(steps=40, log_every=20)
+SHORT = theorem1.Theorem1Setting(steps=40, log_every=20)
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import fjord
 from fjord.experiments.recipes.find import apply_settings, find_recipe
 from fjord.experiments.runs import RunFolder
 from reproduction import compare, figures, scales
-from reproduction.command import reproduce, results
+from reproduction.command import reproduce_figures, write_results
 from reproduction.curves import CURVES, TASKS, PaperTask, RunJob, run_job
 from reproduction.figures import FIGURES, PaperFigure, all_jobs
-from reproduction.folders import state
-from reproduction.results import make
-from reproduction.work import RunQueue, command
+from reproduction.folders import run_state
+from reproduction.results import make_result
+from reproduction.work import RunQueue, job_command
 
 ROOT = Path(__file__).parents[2]
 MINE = """
@@ -59,9 +59,9 @@ def toy(tmp_path, monkeypatch):
 
 def test_a_folder_that_is_not_there_is_said_and_nothing_is_written(tmp_path):
     with pytest.raises(ValueError, match=r"--runs .*none: there is no such folder"):
-        reproduce("fig5", runs=tmp_path / "none", only_report=True)
+        reproduce_figures("fig5", runs=tmp_path / "none", only_report=True)
     with pytest.raises(ValueError, match=r"RUNS .*none: there is no such folder"):
-        results(tmp_path / "none", tmp_path / "RESULTS.md")
+        write_results(tmp_path / "none", tmp_path / "RESULTS.md")
     assert not list(tmp_path.iterdir())
 
 
@@ -103,8 +103,8 @@ def test_a_figure_runs_what_is_missing_resumes_what_is_unfinished_and_uses_what_
             recipe=known,
             on_round=stop,
         )
-    assert [state(one, runs) for one in (begun, fresh)] == ["unfinished", "missing"]
-    reproduce("toy", runs=runs, seeds="0", workers=2)
+    assert [run_state(one, runs) for one in (begun, fresh)] == ["unfinished", "missing"]
+    reproduce_figures("toy", runs=runs, seeds="0", workers=2)
     said = capsys.readouterr().out
     assert "2 runs in" in said
     assert "0 finished, 1 unfinished, 1 missing" in said
@@ -118,7 +118,7 @@ def test_a_figure_runs_what_is_missing_resumes_what_is_unfinished_and_uses_what_
         w: values["0"] for w, values in told["curves"][0]["points"].items()
     }
     assert (runs / "figures" / "toy.png").stat().st_size > 5000
-    reproduce("toy", runs=runs, seeds="0", workers=2)
+    reproduce_figures("toy", runs=runs, seeds="0", workers=2)
     said = capsys.readouterr().out
     assert "2 finished, 0 unfinished, 0 missing" in said
     assert "started" not in said
@@ -135,7 +135,7 @@ def test_a_failed_run_is_named_and_the_others_go_on(toy, tmp_path):
         "the data is broken by 7" in (tmp_path / "runs" / "logs" / "toy-broken-0.log").read_text()
     )
     assert listener.heard[-2:] == [("toy/fjord/0", "started"), ("toy/fjord/0", None)]
-    assert state(good, tmp_path / "runs") == "finished"
+    assert run_state(good, tmp_path / "runs") == "finished"
 
 
 def test_a_folder_with_other_settings_is_refused_by_name(toy, tmp_path):
@@ -145,7 +145,7 @@ def test_a_folder_with_other_settings_is_refused_by_name(toy, tmp_path):
     with pytest.raises(
         ValueError, match=r"toy/fjord/0: was run with lr=0.3, here it is 0.1; name another folder"
     ):
-        state(one, tmp_path)
+        run_state(one, tmp_path)
 
 
 def test_a_setting_that_is_younger_than_a_run_had_its_default(toy, tmp_path):
@@ -153,9 +153,9 @@ def test_a_setting_that_is_younger_than_a_run_had_its_default(toy, tmp_path):
     config = apply_settings(find_recipe(one.recipe)(), one.all_settings).config()
     del config["prox"], config["data"]
     RunFolder.create(tmp_path / one.name, {**config, "data": "data"})
-    assert state(one, tmp_path) == "unfinished"
+    assert run_state(one, tmp_path) == "unfinished"
     with pytest.raises(ValueError, match=r"prox=None, here it is 0\.5"):
-        state(RunJob(one.place, one.recipe, (*one.settings, "prox=0.5"), 0), tmp_path)
+        run_state(RunJob(one.place, one.recipe, (*one.settings, "prox=0.5"), 0), tmp_path)
 
 
 def test_two_processes_do_not_work_on_one_run(toy, tmp_path):
@@ -186,7 +186,7 @@ def test_figures_share_their_runs_and_the_first_seed_comes_first():
         if one.name == "cifar10/fjord/0"
     ]
     assert cifar.settings == ("num_rounds=100", "eval_every=20", "method=fjord", "workers=1")
-    assert command(cifar, Path("runs"))[3:8] == [
+    assert job_command(cifar, Path("runs"))[3:8] == [
         "run",
         "cifar10",
         "--output",
@@ -199,7 +199,7 @@ def test_every_curve_at_every_scale_is_a_setting_that_can_be_made():
     for scale in scales.SCALES.values():
         wanted = tuple(TASKS)
         for one in all_jobs(list(FIGURES.values()), wanted, scale, (0,)):
-            from reproduction.folders import wanted as config
+            from reproduction.folders import expected_config as config
 
             assert config(one)["seed"] == 0
     paper = {
@@ -226,21 +226,23 @@ def test_every_curve_at_every_scale_is_a_setting_that_can_be_made():
 )
 def test_mistakes_are_named(call, says, tmp_path):
     with pytest.raises(ValueError, match=re.escape(says)):
-        reproduce(**call, runs=tmp_path)
+        reproduce_figures(**call, runs=tmp_path)
 
 
 def test_the_page_on_reproduction_prints_the_table_of_the_code():
-    assert scales.table(scales.SCALES["laptop"]) in (ROOT / "docs" / "reproduce.md").read_text()
+    assert (
+        scales.scale_table(scales.SCALES["laptop"]) in (ROOT / "docs" / "reproduce.md").read_text()
+    )
     assert compare.RULES in (ROOT / "docs" / "reproduce.md").read_text().replace("\n", " ")
 
 
 def test_table_1b_is_counted_into_a_run_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
-    reproduce("table1b", runs=tmp_path)
+    reproduce_figures("table1b", runs=tmp_path)
     shown = capsys.readouterr().out
     assert "555,422,720 │" in shown  # whole, in a narrow terminal
     assert "Runs: table1b/0; the paper's Table 1b" in shown
-    section = make(figures.FIGURES["table1b"], tmp_path)
+    section = make_result(figures.FIGURES["table1b"], tmp_path)
     verdicts = {v.claim: v.verdict for v in section.verdicts}
     assert verdicts.pop("cnn-weights") == "does not hold"  # see the README
     assert set(verdicts.values()) == {"holds"}
@@ -251,10 +253,10 @@ def test_theorem1_is_run_by_the_command_of_the_reproduction():
     """From any folder: it is not part of the installed package."""
     job = RunJob("theorem1/paper", "theorem1.paper", (), 4)
     words = ["-m", "reproduction", "theorem1.paper"]
-    assert command(job, Path("runs"))[1:] == [
+    assert job_command(job, Path("runs"))[1:] == [
         *words, "--output", "runs/theorem1/paper/4", "--seed", "4"
     ]  # fmt: skip
-    assert command(job, Path("runs"), resume=True)[1:] == [
+    assert job_command(job, Path("runs"), resume=True)[1:] == [
         *words, "--resume", "runs/theorem1/paper/4"
     ]  # fmt: skip
 
@@ -265,4 +267,4 @@ def test_the_queue_runs_theorem1_from_any_folder(tmp_path, monkeypatch):
     work = RunQueue(tmp_path / "runs", [job], 1, Listener())
     work.run()
     assert work.failed == {}
-    assert state(job, tmp_path / "runs") == "finished"
+    assert run_state(job, tmp_path / "runs") == "finished"

@@ -15,7 +15,7 @@ from fjord.experiments.runs import RunFolder
 from fjord.federated.rounds import RoundRecord
 from fjord.report import cost_to_score as reach
 from fjord.report.groups import ReportRun
-from fjord.report.numbers import reason
+from fjord.report.numbers import drop_reason
 from fjord.training.evaluate import Score
 
 MAKING = "making model and data ..."
@@ -101,7 +101,7 @@ def format_score(value: float, metric: str) -> str:
 def run_warnings(run: RunFolder) -> list[str]:
     """Say what went wrong without ending the run: updates dropped or reduced, rounds in which nobody trained."""
     rows, found = run.metrics(), []
-    dropped = Counter(reason(why) for row in rows for why in row["dropped"].values())
+    dropped = Counter(drop_reason(why) for row in rows for why in row["dropped"].values())
     if dropped:
         why, times = dropped.most_common(1)[0]
         found.append(
@@ -145,16 +145,16 @@ def _costs(run: ReportRun) -> dict[str, dict[Width, str]]:
     if level is None:
         return {}
     return {
-        f"{kind} to {reach.shown_level(level, metric)}": {
-            width: reach.shown(cost, kind)
+        f"{kind} to {reach.format_level(level, metric)}": {
+            width: reach.format_cost(cost, kind)
             for width, cost in reach.cost_to_score(run, metric, level, kind).items()
         }
-        for kind in reach.KINDS
-        if reach.knows(run, kind)
+        for kind in reach.COST_KINDS
+        if reach.records_cost(run, kind)
     }
 
 
 def spending_text(run: RunFolder) -> str:
     """Say what a run spent in all."""
     rows = run.metrics()
-    return f"Spent in {len(rows)} rounds: {reach.totals(rows)}."
+    return f"Spent in {len(rows)} rounds: {reach.format_totals(rows)}."

@@ -12,9 +12,9 @@ from fjord.report.figures import (
     AxesLabels,
     CurveStyle,
     PlotSeries,
+    draw_bars,
     draw_lines,
     group_styles,
-    plot_bars,
     width_styles,
 )
 from fjord.report.groups import ReportRun, RunGroup
@@ -75,7 +75,7 @@ class CardDeck:
             caption = f"{self._mean} over clients, each with the widest model it can carry{self._spread('bars')}."
             if any(missing):
                 caption += " A cross: a tier whose clients have no model they can carry."
-            svg = plot_bars(
+            svg = draw_bars(
                 "by-tier", series, self._axes("widest submodel the clients can carry"), places
             )
             yield ReportCard("by-tier", f"{self._metric} per tier", svg, caption, series)
@@ -100,7 +100,7 @@ class CardDeck:
             caption += f"({tenths}){self._spread('bars')}."
             everyone = "all with a model" if any(map(_left_out, self.groups)) else "all clients"
             places = {"worst": "worst decile of clients", "all": everyone}
-            svg = plot_bars("worst-decile", series, self._axes(""), places)
+            svg = draw_bars("worst-decile", series, self._axes(""), places)
             yield ReportCard("worst-decile", "Worst decile of clients", svg, caption, series)
 
     def convergence(self) -> Iterator[ReportCard]:
@@ -135,7 +135,7 @@ class CardDeck:
         caption = f"Mean over the last {window} rounds{self._spread('band')}." if window > 1 else ""
         if len(self.groups) == 1:
             found = sorted(
-                {target for run in self.groups[0].runs for target in numbers.targets(run)}
+                {target for run in self.groups[0].runs for target in numbers.model_widths(run)}
             )
             parts = [(f"model of width {t}", self._losses(self.groups[0], t)) for t in found]
             if len(parts) == 1:
@@ -143,7 +143,7 @@ class CardDeck:
             series = _kept(parts, width_styles(len(parts)) if len(parts) > 1 else group_styles(1))
         else:
             last = [
-                max((t for run in g.runs for t in numbers.targets(run)), default=Width(1))
+                max((t for run in g.runs for t in numbers.model_widths(run)), default=Width(1))
                 for g in self.groups
             ]
             parts = [(g.name, self._losses(g, t)) for g, t in zip(self.groups, last, strict=True)]
@@ -163,7 +163,7 @@ class CardDeck:
 
     def spending(self) -> Iterator[ReportCard]:
         """Yield the scores against simulated time and against bytes: all widths of one group, or all groups."""
-        for kind in reach.KINDS:
+        for kind in reach.COST_KINDS:
             series = (
                 self._spent_by_width(kind) if len(self.groups) == 1 else self._spent_by_group(kind)
             )
@@ -172,7 +172,10 @@ class CardDeck:
 
     def _spent_by_width(self, kind: str) -> tuple[PlotSeries, ...]:
         widths = self._widths(self.groups)
-        parts = [(f"width {w}", reach.curve(self.groups[0], self.metric, w, kind)) for w in widths]
+        parts = [
+            (f"width {w}", reach.score_by_cost(self.groups[0], self.metric, w, kind))
+            for w in widths
+        ]
         return _kept(parts, width_styles(len(parts)))
 
     def _spent_by_group(self, kind: str) -> tuple[PlotSeries, ...]:
@@ -180,7 +183,7 @@ class CardDeck:
         parts: list[tuple[str, dict[float, numbers.SeedStat]]] = []
         for group in self.groups:
             widest = max(self._widths([group]), default=None)
-            points = {} if widest is None else reach.curve(group, self.metric, widest, kind)
+            points = {} if widest is None else reach.score_by_cost(group, self.metric, widest, kind)
             parts.append((f"{group.name}, width {widest}", points))
         return _kept(parts, group_styles(len(parts)))
 
@@ -190,7 +193,7 @@ class CardDeck:
         )
 
     def _spending(self, kind: str, series: tuple[PlotSeries, ...]) -> ReportCard:
-        scale, unit = reach.unit_of(max(x for one in series for x in one.points), kind)
+        scale, unit = reach.cost_unit(max(x for one in series for x in one.points), kind)
         scaled = tuple(
             replace(one, points={x / scale: y for x, y in one.points.items()}) for one in series
         )
@@ -213,11 +216,13 @@ class CardDeck:
     def traffic(self) -> Iterator[ReportCard]:
         """Yield the bytes sent to and from a client."""
         down = [
-            numbers.over_runs(group, lambda run: numbers.costs(run, "bytes_down"))
+            numbers.over_runs(group, lambda run: numbers.client_costs(run, "bytes_down"))
             for group in self.groups
         ]
         inner = [{width: stat.mean for width, stat in part.items()} for part in down]
-        series = self._series(lambda run: numbers.costs(run, "bytes_down", "bytes_up"), inner=inner)
+        series = self._series(
+            lambda run: numbers.client_costs(run, "bytes_down", "bytes_up"), inner=inner
+        )
         caption = "Per client and round; full colour: to the client, pale: back from it"
         yield from self._cost(
             "bytes",
@@ -229,7 +234,7 @@ class CardDeck:
 
     def compute(self) -> Iterator[ReportCard]:
         """Yield the multiply-accumulates of a client."""
-        series = self._series(lambda run: numbers.costs(run, "macs"))
+        series = self._series(lambda run: numbers.client_costs(run, "macs"))
         caption = "Multiply-accumulates of local training, per client and round"
         yield from self._cost(
             "macs",
@@ -251,12 +256,12 @@ class CardDeck:
             ]
             if staged:
                 caption += f" Spent for each of several models: {', '.join(staged)}."
-            yield ReportCard(name, title, plot_bars(name, series, axes, places), caption, series)
+            yield ReportCard(name, title, draw_bars(name, series, axes, places), caption, series)
 
     def shells(self) -> Iterator[ReportCard]:
         """Yield how many clients trained each shell."""
         hungry = [
-            frozenset(s.width for s in numbers.shells(group.runs) if s.starving)
+            frozenset(s.width for s in numbers.shell_rows(group.runs) if s.starving)
             for group in self.groups
         ]
         series = self._series(numbers.shell_means, flagged=hungry)
@@ -270,7 +275,7 @@ class CardDeck:
             yield ReportCard(
                 "shells",
                 "Who trained which shell",
-                plot_bars("shells", series, axes, places),
+                draw_bars("shells", series, axes, places),
                 caption,
                 series,
             )

@@ -11,12 +11,12 @@ from fjord.core.width import Width
 from fjord.report.groups import ReportRun, RunGroup
 from fjord.report.numbers import SeedStat, over_runs, seed_stat
 
-KINDS = ("time", "bytes")
+COST_KINDS = ("time", "bytes")
 PERCENT = [Fraction(n, 100) for n in (1, 2, 5, *range(10, 100, 10), 95, 98, 99)]
 PERPLEXITIES = [Fraction(n * 10**power) for power in range(6) for n in (1, 2, 5)]
 
 
-def spent(run: ReportRun, kind: str) -> list[float]:
+def spending_by_round(run: ReportRun, kind: str) -> list[float]:
     """Return what had been spent by the end of each round: simulated seconds, or bytes both ways; of all models."""
     if kind == "time":
         return list(accumulate(row.get("simulated_seconds", math.nan) for row in run.rows))
@@ -24,7 +24,7 @@ def spent(run: ReportRun, kind: str) -> list[float]:
     return list(accumulate(each))
 
 
-def knows(run: ReportRun, kind: str) -> bool:
+def records_cost(run: ReportRun, kind: str) -> bool:
     """Say whether a run can tell: without a clock it has no time, on one place nothing is sent."""
     if kind == "bytes":
         return any(row["tiers"] for row in run.rows)
@@ -34,7 +34,9 @@ def knows(run: ReportRun, kind: str) -> bool:
 def cost_to_score(run: ReportRun, metric: str, level: Fraction, kind: str) -> dict[Width, float]:
     """Return for each width what had been spent when a test first reached the level; some widths never do."""
     found: dict[Width, float] = {}
-    for row, total in zip(run.rows, spent(run, kind) if knows(run, kind) else (), strict=False):
+    for row, total in zip(
+        run.rows, spending_by_round(run, kind) if records_cost(run, kind) else (), strict=False
+    ):
         for width, score in row["scores"].items():
             if _good(score[metric], level, metric):
                 found.setdefault(Width(width), total)
@@ -48,9 +50,9 @@ def costs_to_score(
     return over_runs(group, lambda run: cost_to_score(run, metric, level, kind))
 
 
-def curve(group: RunGroup, metric: str, width: Width, kind: str) -> dict[float, SeedStat]:
+def score_by_cost(group: RunGroup, metric: str, width: Width, kind: str) -> dict[float, SeedStat]:
     """Return the scores of a width against what was spent: means over the runs at each test, of both."""
-    parts = [_tests(run, metric, width, kind) for run in group.runs if knows(run, kind)]
+    parts = [_tests(run, metric, width, kind) for run in group.runs if records_cost(run, kind)]
     shared = [key for key in parts[0] if all(key in part for part in parts)] if parts else []
     found: dict[float, SeedStat] = {}
     for key in shared:
@@ -63,7 +65,7 @@ def curve(group: RunGroup, metric: str, width: Width, kind: str) -> dict[float, 
 def _tests(
     run: ReportRun, metric: str, width: Width, kind: str
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    pairs = zip(run.rows, spent(run, kind), strict=True)
+    pairs = zip(run.rows, spending_by_round(run, kind), strict=True)
     text = str(width)
     return {
         (row["stage"], row["round"]): (total, row["scores"][text][metric])
@@ -118,22 +120,22 @@ def parse_level(text: str, metric: str) -> Fraction:
     return level
 
 
-def shown_level(level: Fraction, metric: str) -> str:
+def format_level(level: Fraction, metric: str) -> str:
     """Return a level as people read it."""
     return f"{float(100 * level):.4g}%" if metric == "accuracy" else f"{float(level):.4g}"
 
 
-def shown(value: float, kind: str) -> str:
+def format_cost(value: float, kind: str) -> str:
     """Return seconds or bytes as people read them.
 
     >>> shown(150, "time"), shown(7200, "time"), shown(2.5e8, "bytes")
     ('2.5 min', '2 h', '250 MB')
     """
-    scale, unit = unit_of(value, kind)
+    scale, unit = cost_unit(value, kind)
     return f"{value / scale:.3g} {unit}"
 
 
-def unit_of(value: float, kind: str) -> tuple[float, str]:
+def cost_unit(value: float, kind: str) -> tuple[float, str]:
     """Return the unit in which a value is short to write."""
     times: Sequence[tuple[float, str]] = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
     sizes: Sequence[tuple[float, str]] = (
@@ -148,25 +150,23 @@ def unit_of(value: float, kind: str) -> tuple[float, str]:
     return next(((scale, unit) for scale, unit in units if value >= scale), units[-1])
 
 
-def shown_stat(value: SeedStat | None, kind: str, runs: int, missing: str) -> str:
+def format_cost_stat(value: SeedStat | None, kind: str, runs: int, missing: str) -> str:
     """Return mean and deviation in one unit, and of how many runs if not of all."""
     if value is None:
         return missing
-    scale, unit = unit_of(value.mean, kind)
+    scale, unit = cost_unit(value.mean, kind)
     spread = "" if value.sd is None else f" ± {value.sd / scale:.2g}"
     part = f" ({value.count} of {runs} runs)" if value.count < runs else ""
     return f"{value.mean / scale:.3g}{spread} {unit}{part}"
 
 
-def totals(rows: Sequence[Mapping[str, Any]]) -> str:
+def format_totals(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say what a run spent in all."""
     down, up = (
         sum(t[name] for row in rows for t in row["tiers"].values())
         for name in ("bytes_down", "bytes_up")
     )
-    sent = f"{shown(down, 'bytes')} to clients, {shown(up, 'bytes')} back"
+    sent = f"{format_cost(down, 'bytes')} to clients, {format_cost(up, 'bytes')} back"
     if not rows or any("simulated_seconds" not in row for row in rows):
         return sent
-    return (
-        f"{shown(sum(row['simulated_seconds'] for row in rows), 'time')} of simulated time, {sent}"
-    )
+    return f"{format_cost(sum(row['simulated_seconds'] for row in rows), 'time')} of simulated time, {sent}"

@@ -201,7 +201,7 @@ def _finish(panel: Any, axes: AxesLabels) -> None:
         panel.axhline(axes.threshold, color="#333333", linewidth=1, linestyle=(0, (4, 3)))
 
 
-def plot_bars(
+def draw_bars(
     name: str, series: Sequence[PlotSeries], axes: AxesLabels, places: Mapping[Any, str]
 ) -> str:
     """Draw bars side by side at each place, with one deviation."""

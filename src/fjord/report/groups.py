@@ -93,7 +93,7 @@ class RunGroup:
     @property
     def settings(self) -> dict[str, str]:
         """What all runs of the group have in common, as text."""
-        return _flat(shared_settings(self.all_runs[0].config))
+        return _flat(group_settings(self.all_runs[0].config))
 
     @property
     def seeds(self) -> str:
@@ -129,7 +129,7 @@ def group_runs(folders: Iterable[RunFolder]) -> list[RunGroup]:
     parts: dict[str, list[ReportRun]] = {}
     for folder in distinct.values():
         run = ReportRun.read(folder)
-        parts.setdefault(json.dumps(shared_settings(run.config), sort_keys=True), []).append(run)
+        parts.setdefault(json.dumps(group_settings(run.config), sort_keys=True), []).append(run)
     names = _names([runs[0].config for runs in parts.values()])
     return [
         RunGroup(name, tuple(sorted(runs, key=lambda run: (run.config["seed"], str(run.path)))))
@@ -153,7 +153,7 @@ def run_commits(runs: Iterable[ReportRun]) -> str:
     return join_words(one for run in runs for one in run.env.get("commit", "unknown").split(", "))
 
 
-def shared_settings(config: Config) -> Config:
+def group_settings(config: Config) -> Config:
     """Return what tells groups apart; a setting that is null is one that an older run did not have yet."""
     return {key: value for key, value in config.items() if key not in FREE and value is not None}
 
@@ -175,11 +175,9 @@ def _names(configs: list[Config]) -> list[str]:
     names: list[str] = []
     for config in configs:
         peers = [
-            _flat(shared_settings(other))
-            for other in configs
-            if other["method"] == config["method"]
+            _flat(group_settings(other)) for other in configs if other["method"] == config["method"]
         ]
-        own = _flat(shared_settings(config))
+        own = _flat(group_settings(config))
         extra = [
             f"{key} {_short(own.get(key, 'unset'))}"
             for key in differing_settings(peers)

@@ -59,7 +59,7 @@ def score_curve(run: ReportRun, metric: str, width: Width) -> dict[int, float]:
     }
 
 
-def targets(run: ReportRun) -> list[Width]:
+def model_widths(run: ReportRun) -> list[Width]:
     """Return the widths of the models a run has trained."""
     return sorted({Width(row["target"]) for row in run.rows})
 
@@ -122,7 +122,7 @@ def without_model(run: ReportRun) -> dict[str, int]:
     )
 
 
-def costs(run: ReportRun, *fields: str) -> dict[Width, float]:
+def client_costs(run: ReportRun, *fields: str) -> dict[Width, float]:
     """Return what a client of each ceiling spends in a round it takes part in."""
     totals: dict[str, list[float]] = {}
     for row in run.rows:
@@ -153,7 +153,7 @@ class ShellRow:
         return self.clients < 1 or 2 * self.rounds < self.of_rounds
 
 
-def shells(runs: Sequence[ReportRun]) -> list[ShellRow]:
+def shell_rows(runs: Sequence[ReportRun]) -> list[ShellRow]:
     """Return every shell of every model, over the rounds of all runs."""
     known = {Width(width) for run in runs for row in run.rows for width in row["shells"]}
     counts: dict[tuple[Width, Width], list[int]] = {}
@@ -171,7 +171,7 @@ def shells(runs: Sequence[ReportRun]) -> list[ShellRow]:
 def shell_means(run: ReportRun) -> dict[Width, float]:
     """Return the mean number of clients in a round that train each shell, over all models that have it."""
     found: dict[Width, list[ShellRow]] = {}
-    for shell in shells([run]):
+    for shell in shell_rows([run]):
         found.setdefault(shell.width, []).append(shell)
     return {
         width: sum(s.clients * s.of_rounds for s in parts) / sum(s.of_rounds for s in parts)
@@ -179,24 +179,27 @@ def shell_means(run: ReportRun) -> dict[Width, float]:
     }
 
 
-def dropped(group: RunGroup) -> dict[str, int]:
+def dropped_reasons(group: RunGroup) -> dict[str, int]:
     """Count the updates that were not used, by reason, the most frequent first."""
     return _reasons(group, "dropped")
 
 
-def reduced(group: RunGroup) -> dict[str, int]:
+def reduced_reasons(group: RunGroup) -> dict[str, int]:
     """Count the updates that hold less than was sent, by reason, the most frequent first."""
     return _reasons(group, "reduced")
 
 
 def _reasons(group: RunGroup, key: str) -> dict[str, int]:
     found = (
-        reason(why) for run in group.runs for row in run.rows for why in row.get(key, {}).values()
+        drop_reason(why)
+        for run in group.runs
+        for row in run.rows
+        for why in row.get(key, {}).values()
     )
     return dict(Counter(found).most_common())
 
 
-def reason(why: str) -> str:
+def drop_reason(why: str) -> str:
     """Return why an update was dropped, without the time that is different for each client.
 
     >>> reason("later than the deadline: 71.2 s")

@@ -129,8 +129,8 @@ def _unfinished(group: RunGroup) -> Iterator[str]:
 
 
 def _starving(group: RunGroup) -> Iterator[str]:
-    several = len({shell.target for shell in numbers.shells(group.runs)}) > 1
-    for shell in numbers.shells(group.runs):
+    several = len({shell.target for shell in numbers.shell_rows(group.runs)}) > 1
+    for shell in numbers.shell_rows(group.runs):
         if shell.starving:
             model = f" of the model of width {shell.target}" if several else ""
             yield (
@@ -237,7 +237,7 @@ def _origin(groups: Sequence[RunGroup]) -> str:
 
 
 def _dropped(groups: Sequence[RunGroup]) -> Iterator[str]:
-    found = [(group.name, numbers.dropped(group)) for group in groups]
+    found = [(group.name, numbers.dropped_reasons(group)) for group in groups]
     if any(reasons for _, reasons in found):
         yield "<h2>Dropped updates</h2>"
         lines = [
@@ -253,7 +253,7 @@ def _dropped(groups: Sequence[RunGroup]) -> Iterator[str]:
 
 
 def _reduced(groups: Sequence[RunGroup]) -> Iterator[str]:
-    found = [(group.name, numbers.reduced(group)) for group in groups]
+    found = [(group.name, numbers.reduced_reasons(group)) for group in groups]
     if any(reasons for _, reasons in found):
         yield "<h2>Reduced updates</h2>"
         lines = [

@@ -5,7 +5,13 @@ from fractions import Fraction
 from html import escape
 
 from fjord.core.width import Width
-from fjord.report.cost_to_score import KINDS, costs_to_score, knows, shown_level, shown_stat
+from fjord.report.cost_to_score import (
+    COST_KINDS,
+    costs_to_score,
+    format_cost_stat,
+    format_level,
+    records_cost,
+)
 from fjord.report.groups import RunGroup
 
 NONE = "\N{EN DASH}"
@@ -34,8 +40,8 @@ def reached(groups: Sequence[RunGroup], metric: str, levels: Sequence[Fraction])
     widths = sorted(
         {Width(w) for g in groups for r in g.runs for row in r.rows for w in row["scores"]}
     )
-    for kind in KINDS if levels and widths else ():
-        told = [group for group in groups if any(knows(run, kind) for run in group.runs)]
+    for kind in COST_KINDS if levels and widths else ():
+        told = [group for group in groups if any(records_cost(run, kind) for run in group.runs)]
         if told:
             yield from _reached(told, metric, levels, kind, widths)
 
@@ -61,8 +67,10 @@ def _reached(
             ]
             marked |= {(len(rows) + i, 2 + j) for i in best if len(groups) > 1}
         for group, part in zip(groups, found, strict=True):
-            cells = [shown_stat(part.get(width), kind, len(group.runs), NONE) for width in widths]
-            rows.append([group.name, shown_level(level, metric), *cells])
+            cells = [
+                format_cost_stat(part.get(width), kind, len(group.runs), NONE) for width in widths
+            ]
+            rows.append([group.name, format_level(level, metric), *cells])
     yield table(["", metric, *(f"width {w}" for w in widths)], rows, marked)
     yield f"<p class='note'>{_note(groups, kind)}</p>"
 
