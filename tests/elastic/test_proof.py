@@ -14,7 +14,7 @@ from fjord.elastic.families import build_plan
 from fjord.elastic.plan import UnitFamily, WidthPlan
 from fjord.elastic.proof import PlanProof
 from fjord.elastic.submodel.blueprint import Blueprint
-from fjord.elastic.trace.graph import GraphTracer
+from fjord.elastic.trace.tracer import GraphTracer
 
 WIDTH = Fraction(3, 5)
 

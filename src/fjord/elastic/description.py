@@ -12,13 +12,13 @@ from torch._ops import OpOverloadPacket
 from fjord.core.errors import UserError
 from fjord.core.width import WidthSpace
 from fjord.elastic.batchnorm import BatchNormMode, batchnorm_tensors
-from fjord.elastic.elasticize import open_trace
 from fjord.elastic.model import ElasticModel, LayerWidths, as_layer_widths
+from fjord.elastic.module_tensors import named_tensors, without_weights
 from fjord.elastic.plan import WidthPlan
-from fjord.elastic.submodel.blueprint import Blueprint, ModelFactory, without_weights
+from fjord.elastic.submodel.blueprint import Blueprint, ModelFactory
 from fjord.elastic.submodel.from_modules import attribute_meanings
-from fjord.elastic.trace.graph import named_tensors
 from fjord.elastic.trace.rules import RuleFunction
+from fjord.elastic.trace.tracer import trace_any_batch
 
 FORMAT = 1
 
@@ -145,7 +145,9 @@ def blueprint_of(
             raise UserError(
                 f"{where}: submodels of {info.model} are built from its graph: give load() the example_inputs"
             )
-        return Blueprint(template, "graph", open_trace(model, remade.example_inputs, remade.rules))
+        return Blueprint(
+            template, "graph", trace_any_batch(model, remade.example_inputs, remade.rules)
+        )
     found = attribute_meanings(model, info.plan)
     return Blueprint(
         template,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._ops import OpOverloadPacket
 
 from fjord.core.errors import UserError
@@ -14,13 +14,16 @@ from fjord.elastic.batchnorm import BatchNormMode
 from fjord.elastic.errors import ADVICE, FORWARD_ERRORS, ElasticityError
 from fjord.elastic.families import TIED, build_plan
 from fjord.elastic.model import ElasticModel
+from fjord.elastic.module_tensors import named_tensors, without_weights
 from fjord.elastic.plan import WidthPlan
 from fjord.elastic.proof import PlanProof
-from fjord.elastic.submodel.blueprint import Blueprint, ModelFactory, without_weights
+from fjord.elastic.submodel.blueprint import Blueprint, ModelFactory
 from fjord.elastic.submodel.from_modules import attribute_meanings
-from fjord.elastic.trace.graph import GraphTracer, ModelTrace, named_tensors
-from fjord.elastic.trace.probe import ForwardProbe, probe_forward, resize_batch
+from fjord.elastic.trace.example_inputs import as_input_tuple, resize_batch
+from fjord.elastic.trace.model_trace import ModelTrace
+from fjord.elastic.trace.probe import ForwardProbe, probe_forward
 from fjord.elastic.trace.rules import RuleFunction
+from fjord.elastic.trace.tracer import GraphTracer
 
 LARGE = 30_000_000
 """Models with more parameters are proved in single precision first: moving the weights is what takes time."""
@@ -53,22 +56,12 @@ def elasticize(
     patterns = (freeze,) if isinstance(freeze, str) else tuple(freeze)
     space = uniform_widths(5) if widths is None else as_space(widths)
     maker = _Maker(
-        model, _as_tuple(example_inputs), space, patterns, round_to, dict(rules or {}), factory
+        model, as_input_tuple(example_inputs), space, patterns, round_to, dict(rules or {}), factory
     )
     blueprint, plan = maker.make()
     return ElasticModel.from_full(
         blueprint.on(without_weights(model)), plan, maker.space, norms, named_tensors(model)
     )
-
-
-def _as_tuple(example_inputs: Any) -> tuple[Any, ...]:
-    if isinstance(example_inputs, Tensor):
-        return (example_inputs,)
-    if not isinstance(example_inputs, tuple | list) or not example_inputs:
-        raise UserError(
-            f"example_inputs must be a tensor or a tuple of the model's arguments, not {example_inputs!r}"
-        )
-    return tuple(example_inputs)
 
 
 @dataclass
@@ -197,20 +190,6 @@ class _Maker:
         if not self.seen.modes_alike:
             tracer.add_mode(trace, training=True)
         return proof.again(trace, self._plan(trace))
-
-
-def open_trace(
-    model: nn.Module, example_inputs: Any, rules: dict[OpOverloadPacket, RuleFunction]
-) -> ModelTrace:
-    """Trace a model so that its graphs can be run: for any batch, in both modes."""
-    inputs = _as_tuple(example_inputs)
-    seen = probe_forward(model, inputs)
-    tracer = GraphTracer(model, resize_batch(inputs, 2) if seen.batched else inputs, True, rules)
-    trace = tracer.trace()
-    if not seen.modes_alike:
-        tracer.add_mode(trace, training=True)
-    trace.forget_weights()
-    return trace
 
 
 def _nothing_elastic(model: nn.Module, plan: WidthPlan) -> str:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from fjord.core.errors import UserError
 from fjord.core.seeding import derive_seed
 from fjord.core.width import Width
+from fjord.elastic.module_tensors import named_tensors
 from fjord.elastic.plan import Axis, FrozenAxis, UnitFamily, WidthPlan, matches_name
 from fjord.elastic.submodel.from_graph import KeptUnits
-from fjord.elastic.trace.graph import ModelTrace, named_tensors
 from fjord.elastic.trace.labels import FROZEN, UnitLabels, varying_axes
+from fjord.elastic.trace.model_trace import ModelTrace
 
 TIED = "tied to an axis that is frozen"
 ALONE = "no other axis holds these units, or there is only one"
@@ -110,7 +111,7 @@ def make_rectangular(trace: ModelTrace, plan: WidthPlan, widths: Iterable[Width]
 
 
 def _tie_if_ragged(trace: ModelTrace, kept: KeptUnits, channel: Tensor) -> bool:
-    channel = trace.units.current(channel)
+    channel = trace.units.current_units(channel)
     axes = varying_axes(channel)
     if len(axes) < 2:
         return False

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from fjord.core.width import Width, WidthLike, Widths, parse_width
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.submodel.blueprint import as_parameters_like, without_weights
-from fjord.elastic.trace.graph import named_tensors
+from fjord.elastic.module_tensors import named_tensors, without_weights
+from fjord.elastic.submodel.blueprint import as_parameters_like
 
 CONVENTION = (
     "MACs: multiply-accumulates of convolutions, linear and recurrent layers and attention for one example, "

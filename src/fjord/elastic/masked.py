@@ -10,25 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.fx import Interpreter, Node
-from torch.utils import _pytree as pytree
 
+from fjord.elastic.module_tensors import named_tensors
 from fjord.elastic.plan import UnitSelection, WidthPlan
 from fjord.elastic.submodel.from_graph import KeptUnits
-from fjord.elastic.trace.graph import ModelTrace, named_tensors
+from fjord.elastic.trace.example_inputs import cast_floats
 from fjord.elastic.trace.labels import UnitLabels, labels_along
-from fjord.elastic.trace.rules.elementwise import REDUCTIONS, reduced_dims
+from fjord.elastic.trace.model_trace import ModelTrace
+from fjord.elastic.trace.rules.reduction import REDUCTIONS, reduced_dims
 
 A = torch.ops.aten
 
 
 DIVISIONS = (A.div, A.reciprocal, A.rsqrt, A._weight_norm_interface)
-
-
-def cast_tensors(inputs: Any, dtype: torch.dtype) -> Any:
-    """Return inputs with every floating tensor in this precision."""
-    return pytree.tree_map(
-        lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, inputs
-    )
 
 
 def masked_tensors(model: nn.Module, plan: WidthPlan, kept: UnitSelection) -> dict[str, Tensor]:
@@ -64,7 +58,7 @@ class MaskedModel(Interpreter):
         if target in self.tied:
             return self.tensors[self.tied[target]]
         value = super().get_attr(target, args, kwargs)
-        return cast_tensors(value, self.dtype)
+        return cast_floats(value, self.dtype)
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Skip the guards torch.export leaves in the graph."""

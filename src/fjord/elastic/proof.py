@@ -18,10 +18,12 @@ from fjord.core.seeding import derive_seed
 from fjord.core.width import Width
 from fjord.elastic.errors import ADVICE, FORWARD_ERRORS, ElasticityError
 from fjord.elastic.indexing import owned_copy, take_slice
-from fjord.elastic.masked import MaskedModel, cast_tensors, masked_tensors
+from fjord.elastic.masked import MaskedModel, masked_tensors
+from fjord.elastic.module_tensors import copy_module, fresh_copy, named_tensors
 from fjord.elastic.plan import Axis, WidthPlan
 from fjord.elastic.submodel.blueprint import Blueprint
-from fjord.elastic.trace.graph import ModelTrace, copy_module, fresh_copy, named_tensors
+from fjord.elastic.trace.example_inputs import cast_floats
+from fjord.elastic.trace.model_trace import ModelTrace
 
 A = torch.ops.aten
 
@@ -115,7 +117,7 @@ class PlanProof:
     ) -> None:
         self.model, self.inputs, self.trace, self.plan = (
             randomised(model, dtype),
-            cast_tensors(inputs, dtype),
+            cast_floats(inputs, dtype),
             trace,
             plan,
         )
@@ -178,7 +180,7 @@ class PlanProof:
 
     def run_for_real(self, blueprint: Blueprint, width: Width, inputs: tuple[Any, ...]) -> None:
         """Run a submodel forward and backward, in both modes, on other inputs than it was traced with."""
-        inputs = cast_tensors(inputs, self.dtype)
+        inputs = cast_floats(inputs, self.dtype)
         with precision(self.dtype), torch.enable_grad():
             for mode in (True, False):
                 try:

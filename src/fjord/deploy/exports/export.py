@@ -22,9 +22,9 @@ from fjord.deploy.exports.trial import TOLERANCE, ExportTrial, accepts_batches, 
 from fjord.elastic.batchnorm import batchnorm_tensors
 from fjord.elastic.footprint import count_macs
 from fjord.elastic.model import ElasticModel, LayerWidths, as_layer_widths
+from fjord.elastic.module_tensors import without_weights
 from fjord.elastic.storage import format_layer_widths, parse_layer_widths
-from fjord.elastic.submodel.blueprint import without_weights
-from fjord.elastic.trace.probe import resize_batch
+from fjord.elastic.trace.example_inputs import resize_batch
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from torch.utils import _pytree as pytree
 from fjord.core.errors import UserError
 from fjord.deploy.exports.plain import PlainNetwork, RunFile, whole_network
 from fjord.deploy.exports.step import SteppedNetwork, lengthen_sequence, step_network, time_axis
-from fjord.elastic.trace.probe import probe_forward, resize_batch
+from fjord.elastic.trace.example_inputs import resize_batch
+from fjord.elastic.trace.probe import probe_forward
 
 TOLERANCE = 1e-4
 LEAST_CALLS, MOST_CALLS, SECONDS = 10, 300, 0.3

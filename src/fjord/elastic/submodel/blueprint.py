@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from fjord.core.errors import UserError
+from fjord.elastic.module_tensors import tied_names
 from fjord.elastic.plan import UnitSelection, WidthPlan
 from fjord.elastic.submodel.from_graph import cut_graph
 from fjord.elastic.submodel.from_modules import Attribute, cut_module
 from fjord.elastic.tensor_key import TensorKey
-from fjord.elastic.trace.graph import ModelTrace, copy_module, empty_like, named_tensors, tied_names
+from fjord.elastic.trace.model_trace import ModelTrace
 
 ModelFactory = Callable[[UnitSelection], nn.Module]
 """Builds the submodel that keeps these units of each family, with weights of any value."""
@@ -47,12 +48,6 @@ class Blueprint:
     def on(self, model: nn.Module) -> "Blueprint":
         """Return the same way of building around another copy of the model."""
         return replace(self, template=model)
-
-
-def without_weights(model: nn.Module) -> nn.Module:
-    """Return a copy of a model whose tensors take no memory."""
-    empty = {name: empty_like(tensor) for name, tensor in named_tensors(model).items()}
-    return copy_module(model, empty)
 
 
 def as_parameters_like(tensors: Mapping[str, Tensor], template: nn.Module) -> dict[str, Tensor]:

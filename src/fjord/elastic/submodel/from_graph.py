@@ -12,10 +12,11 @@ from torch.utils import _pytree as pytree
 
 from fjord.core.errors import UserError
 from fjord.elastic.errors import ADVICE, ElasticityError
+from fjord.elastic.module_tensors import tied_names
 from fjord.elastic.plan import UnitSelection, WidthPlan
-from fjord.elastic.trace.graph import ModelTrace, tied_names
 from fjord.elastic.trace.labels import UnitLabels, varying_axes
-from fjord.elastic.trace.rules import describe
+from fjord.elastic.trace.model_trace import ModelTrace
+from fjord.elastic.trace.rules import describe_node
 
 A = torch.ops.aten
 
@@ -230,7 +231,7 @@ def _bounds(first: int) -> Rewrite:
             return args
         if len(args) > first + 3 and args[first + 3] != 1:
             raise ElasticityError(
-                f"a slice with a step runs along the width: {describe(node)}. {ADVICE}"
+                f"a slice with a step runs along the width: {describe_node(node)}. {ADVICE}"
             )
         before = torch.cat([torch.zeros(1, dtype=torch.long), mask.cumsum(0)])
         for i in range(first + 1, min(first + 3, len(args))):
@@ -249,7 +250,7 @@ def _select(node: Node, args: list[Any], values: dict[Node, Any], units: KeptUni
     if not mask.all():
         if not mask[index]:
             raise ElasticityError(
-                f"a unit that is dropped is picked by number: {describe(node)}. {ADVICE}"
+                f"a unit that is dropped is picked by number: {describe_node(node)}. {ADVICE}"
             )
         args[2] = int(mask[:index].sum())
     return args

@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from fjord.elastic.errors import ElasticityError
+from fjord.elastic.module_tensors import copy_module
 from fjord.elastic.plan import UnitSelection, WidthPlan
-from fjord.elastic.trace.graph import copy_module
 
 Shapes = dict[str, tuple[int, ...]]
 Attribute = tuple[type, str]

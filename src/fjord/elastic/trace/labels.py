@@ -5,18 +5,23 @@ dimension its ids do not depend on. `NO_ID` marks positions without an id, `FROZ
 must stay whole.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-import torch
 from torch import Tensor
 
-NO_ID, FROZEN = 0, 1
+NO_ID = 0
+FROZEN = 1
 
 
 def varying_axes(channel: Tensor) -> set[int]:
-    """Return the dimensions along which the ids of a channel differ."""
+    """Return the dimensions along which the ids of a channel differ.
+
+    >>> import torch
+    >>> varying_axes(labels_along(torch.arange(4), dim=1, rank=3))
+    {1}
+    """
     return {dim for dim, size in enumerate(channel.shape) if size > 1}
 
 
@@ -30,60 +35,102 @@ def collapse_labels(channel: Tensor) -> Tensor:
 
 
 def labels_along(ids: Tensor, dim: int, rank: int) -> Tensor:
-    """Lay a vector along one dimension of the given rank."""
-    return ids.reshape([-1 if d == dim else 1 for d in range(rank)])
+    """Lay a vector along one dimension of the given rank.
+
+    >>> import torch
+    >>> labels_along(torch.arange(4), dim=1, rank=3).shape
+    torch.Size([1, 4, 1])
+    """
+    sizes = [1] * rank
+    sizes[dim] = -1
+    return ids.reshape(sizes)
 
 
 def pad_labels(channel: Tensor, rank: int) -> Tensor:
     """Prepend dimensions of size 1, as broadcasting does."""
-    return channel.reshape((1,) * (rank - channel.dim()) + tuple(channel.shape))
+    return channel.reshape(pad_shape(channel.shape, rank))
+
+
+def pad_shape(shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Prepend ones to a shape, as broadcasting does.
+
+    >>> pad_shape((5, 3), 4)
+    (1, 1, 5, 3)
+    """
+    return (1,) * (rank - len(shape)) + tuple(shape)
+
+
+def narrow_shape(shape: Sequence[int], dim: int) -> tuple[int, ...]:
+    """Return the shape with one dimension narrowed to 1.
+
+    >>> narrow_shape((5, 3), 0)
+    (1, 3)
+    """
+    sizes = list(shape)
+    sizes[dim] = 1
+    return tuple(sizes)
 
 
 def expand_labels(channel: Tensor, shape: Sequence[int], dims: Iterable[int]) -> Tensor:
     """Expand a channel to its value's full size along some dimensions only."""
-    wanted = set(dims)
-    return channel.expand([shape[d] if d in wanted else n for d, n in enumerate(channel.shape)])
+    sizes = list(channel.shape)
+    for dim in dims:
+        sizes[dim] = shape[dim]
+    return channel.expand(sizes)
 
 
 def reshape_labels(channel: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
     """Reshape a channel as its value is reshaped, expanding only the dimensions that mix."""
-    live, sizes = varying_axes(channel), []
-    wanted: set[int] = set()
-    for old_dims, new_dims in _factors(old, new):
-        if live.isdisjoint(old_dims):
+    varying = varying_axes(channel)
+    mixed: set[int] = set()
+    sizes: list[int] = []
+    for old_dims, new_dims in _matching_runs(old, new):
+        if varying.isdisjoint(old_dims):
             sizes += [1] * len(new_dims)
         else:
-            wanted.update(old_dims)
-            sizes += [new[d] for d in new_dims]
-    return collapse_labels(expand_labels(channel, old, wanted).reshape(sizes))
+            mixed.update(old_dims)
+            sizes += new[new_dims.start : new_dims.stop]
+    return collapse_labels(expand_labels(channel, old, mixed).reshape(sizes))
 
 
-def _factors(old: Sequence[int], new: Sequence[int]) -> Iterable[tuple[range, range]]:
-    """Split a reshape into the smallest runs of dimensions of equal size, old beside new."""
+def _matching_runs(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[range, range]]:
+    """Split a reshape into the smallest runs of dimensions of equal size, old beside new.
+
+    >>> list(_matching_runs((2, 3, 4), (6, 4)))
+    [(range(0, 2), range(0, 1)), (range(2, 3), range(1, 2))]
+    """
     if 0 in old:
         yield range(len(old)), range(len(new))
         return
-    i = j = 0
-    while i < len(old) or j < len(new):
-        end_i, end_j = min(i + 1, len(old)), min(j + 1, len(new))
-        while prod(old[i:end_i]) != prod(new[j:end_j]):
-            if prod(old[i:end_i]) < prod(new[j:end_j]):
-                end_i += 1
+    old_start = 0
+    new_start = 0
+    while old_start < len(old) or new_start < len(new):
+        old_end = min(old_start + 1, len(old))
+        new_end = min(new_start + 1, len(new))
+        old_size = prod(old[old_start:old_end])
+        new_size = prod(new[new_start:new_end])
+        while old_size != new_size:
+            if old_size < new_size:
+                old_size *= old[old_end]
+                old_end += 1
             else:
-                end_j += 1
-        yield range(i, end_i), range(j, end_j)
-        i, j = end_i, end_j
+                new_size *= new[new_end]
+                new_end += 1
+        yield range(old_start, old_end), range(new_start, new_end)
+        old_start = old_end
+        new_start = new_end
 
 
 @dataclass
 class UnitLabels:
-    """The ids of one value; `blank` values hold no data that tells positions apart (zeros, ones)."""
+    """The unit ids of one value."""
 
     shape: tuple[int, ...]
     channels: list[Tensor] = field(default_factory=list)
     blank: bool = False
+    """The value holds no data that tells positions apart (zeros, ones)."""
     table: bool = False
-    """A buffer: a table of constants such as a rotary embedding."""
+    """The value is a buffer: a table of constants such as a rotary embedding."""
 
     @property
     def rank(self) -> int:
@@ -94,86 +141,14 @@ class UnitLabels:
         """Return the labels of the same kind of value with another layout."""
         return UnitLabels(tuple(shape), list(channels), self.blank, self.table)
 
-    def without(self, dim: int) -> "UnitLabels":
+    def without_axis(self, dim: int) -> "UnitLabels":
         """Return the labels that do not depend on `dim`, with that dimension narrowed to 1."""
-        shape = [1 if d == dim else n for d, n in enumerate(self.shape)]
-        return self.like(shape, [c for c in self.channels if dim not in varying_axes(c)])
+        channels = [channel for channel in self.channels if dim not in varying_axes(channel)]
+        return self.like(narrow_shape(self.shape, dim), channels)
 
-    def marked(self) -> set[int]:
+    def labelled_axes(self) -> set[int]:
         """Return every dimension along which some channel varies."""
-        return set().union(*map(varying_axes, self.channels))
-
-
-class UnitTable:
-    """Equivalence classes of ids: equal ids are one unit, kept or dropped as a whole."""
-
-    def __init__(self) -> None:
-        self.root = torch.arange(2)
-        self.reasons: list[tuple[str, Tensor]] = []
-        self.segments: list[tuple[Tensor, tuple[str, int]]] = []
-
-    def fresh(self, count: int) -> Tensor:
-        """Return new ids."""
-        start = len(self.root)
-        ids = torch.arange(start, start + count)
-        self.root = torch.cat([self.root, ids])
-        return ids
-
-    def fresh_labels(
-        self, shape: Sequence[int], *, blank: bool = False, table: bool = False
-    ) -> UnitLabels:
-        """Return labels with a new id for each index of each dimension."""
-        channels = [
-            labels_along(self.fresh(n), d, len(shape)) for d, n in enumerate(shape) if n > 1
-        ]
-        return UnitLabels(tuple(shape), channels, blank, table)
-
-    def current(self, channel: Tensor) -> Tensor:
-        """Return a channel with every id replaced by its unit."""
-        return collapse_labels(self.root[channel])
-
-    def refresh(self, labels: UnitLabels) -> None:
-        """Replace ids by their units, and forget channels that no longer tell positions apart."""
-        current = map(self.current, labels.channels)
-        labels.channels = [c for c in current if c.numel() > 1]
-
-    def equate(self, a: Tensor, b: Tensor) -> None:
-        """Make ids at the same (broadcast) position one unit; positions without an id do not count."""
-        a, b = torch.broadcast_tensors(self.root[a], self.root[b])
-        new = (a != b) & (a != NO_ID) & (b != NO_ID)
-        pairs = torch.unique(a[new] * len(self.root) + b[new])
-        if pairs.numel():
-            self._unite([divmod(pair, len(self.root)) for pair in pairs.tolist()])
-
-    def _unite(self, pairs: list[tuple[int, int]]) -> None:
-        parent: dict[int, int] = {}
-
-        def find(x: int) -> int:
-            while x in parent:
-                x = parent[x]
-            return x
-
-        for x, y in pairs:
-            low, high = sorted((find(x), find(y)))
-            if low != high:
-                parent[high] = low
-        moved = torch.arange(len(self.root))
-        moved[torch.tensor(list(parent))] = torch.tensor([find(x) for x in parent])
-        self.root = moved[self.root]
-
-    def freeze(self, channel: Tensor, reason: str) -> None:
-        """Keep these units whole, and remember why."""
-        ids = torch.unique(self.root[channel])
-        ids = ids[ids > FROZEN]
-        if len(ids):
-            self.reasons.append((reason, ids))
-            self.equate(ids, torch.full_like(ids, FROZEN))
-
-    def fuse(self, channel: Tensor, dims: Iterable[int]) -> None:
-        """Make all ids along some dimensions one unit."""
-        for dim in dims:
-            self.equate(channel, channel.narrow(dim, 0, 1))
-
-    def segment(self, channel: Tensor, name: str, index: int) -> None:
-        """Note that these units are a segment of their own, cut on its own (one part of a concatenation)."""
-        self.segments.append((torch.unique(channel), (name, index)))
+        axes: set[int] = set()
+        for channel in self.channels:
+            axes |= varying_axes(channel)
+        return axes

@@ -1,26 +1,39 @@
 """How unit ids pass through each operation: one small function per kind of operation."""
 
-from fjord.elastic.trace.rules import contraction, elementwise, layout, recurrent
+from fjord.elastic.trace.rules import (
+    contraction,
+    elementwise,
+    indexing,
+    layout,
+    norms,
+    pooling,
+    recurrent,
+    reduction,
+)
 from fjord.elastic.trace.rules.call import (
     RULES,
     OperatorCall,
     RuleFunction,
     RuleResult,
-    describe,
+    describe_node,
     rule,
-    shape_of,
+    traced_shape,
 )
 
 __all__ = [
     "RULES",
     "OperatorCall",
-    "RuleResult",
     "RuleFunction",
-    "describe",
-    "rule",
-    "shape_of",
+    "RuleResult",
     "contraction",
+    "describe_node",
     "elementwise",
+    "indexing",
     "layout",
+    "norms",
+    "pooling",
     "recurrent",
+    "reduction",
+    "rule",
+    "traced_shape",
 ]

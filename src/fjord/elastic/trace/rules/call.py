@@ -12,12 +12,14 @@ from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from fjord.elastic.trace.labels import (
+    NO_ID,
     UnitLabels,
-    UnitTable,
     expand_labels,
     pad_labels,
+    pad_shape,
     varying_axes,
 )
+from fjord.elastic.trace.unit_table import UnitTable
 
 RuleResult = UnitLabels | list[UnitLabels]
 RuleFunction = Callable[["OperatorCall"], RuleResult]
@@ -28,7 +30,8 @@ def rule(*operations: OpOverloadPacket) -> Callable[[RuleFunction], RuleFunction
     """Register a function as the rule of these operations."""
 
     def register(function: RuleFunction) -> RuleFunction:
-        RULES.update(dict.fromkeys(operations, function))
+        for operation in operations:
+            RULES[operation] = function
         return function
 
     return register
@@ -36,7 +39,11 @@ def rule(*operations: OpOverloadPacket) -> Callable[[RuleFunction], RuleFunction
 
 @dataclass
 class OperatorCall:
-    """One operation: its arguments as labels (or plain values), its output shapes, and where it stands."""
+    """One operation of the graph, as its rule sees it.
+
+    Tensor arguments are `UnitLabels`, all others are plain values. A rule returns the labels of the
+    output, or a list of them where the operation has several outputs.
+    """
 
     units: UnitTable
     node: Node
@@ -44,7 +51,9 @@ class OperatorCall:
     kwargs: dict[str, Any]
     shapes: list[tuple[int, ...]]
     several: bool
+    """The operation returns a list of outputs, even if it holds one."""
     constants: dict[Node, Tensor]
+    """The values of the graph that are known in advance."""
 
     @property
     def operation(self) -> OpOverloadPacket:
@@ -65,11 +74,7 @@ class OperatorCall:
     @property
     def where(self) -> str:
         """Module and operation, in words."""
-        return describe(self.node)
-
-    def get(self, position: int, name: str, default: Any = None) -> Any:
-        """Return an argument given by position or by name."""
-        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
+        return describe_node(self.node)
 
     @property
     def labels(self) -> list[UnitLabels]:
@@ -82,50 +87,67 @@ class OperatorCall:
         """The first tensor argument."""
         return self.labels[0]
 
-    def results(self, labels: UnitLabels) -> RuleResult:
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """Return an argument passed by position or by name."""
+        if len(self.args) > position:
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    def same_for_all(self, labels: UnitLabels) -> RuleResult:
         """Return the same labels for every output, or unlabelled ones where the shape differs."""
         if not self.several:
             return labels
-        return [labels if s == labels.shape else UnitLabels(s, blank=True) for s in self.shapes]
+        results = []
+        for shape in self.shapes:
+            if shape == labels.shape:
+                results.append(labels)
+            else:
+                results.append(UnitLabels(shape, blank=True))
+        return results
 
     def freeze_all(self, reason: str) -> RuleResult:
-        """Keep everything that passes through whole."""
+        """Keep whole all units that pass through the operation."""
         for labels in self.labels:
             for channel in labels.channels:
                 self.units.freeze(channel, reason)
-        outs = [UnitLabels(shape) for shape in self.shapes]
-        return outs if self.several else outs[0]
+        outputs = [UnitLabels(shape) for shape in self.shapes]
+        return outputs if self.several else outputs[0]
 
     def pointwise(self, values: Sequence[UnitLabels], shape: Sequence[int]) -> UnitLabels:
         """Equate the ids that label the same element; data without ids pins what it meets."""
         merged: list[tuple[Tensor, bool]] = []
         for value in values:
             for channel in value.channels:
-                self._join(merged, pad_labels(channel, len(shape)), value.table)
+                self._merge_channel(merged, pad_labels(channel, len(shape)), value.table)
         channels = [channel for channel, _ in merged]
         for value in values:
             if not value.blank:
-                self._pin(value, channels, len(shape))
-        blank, table = all(v.blank for v in values), all(v.table for v in values)
-        out = UnitLabels(tuple(shape), channels, blank, table)
-        self.units.refresh(out)
-        return out
+                self._pin_channels(value, channels, len(shape))
+        blank = all(value.blank for value in values)
+        table = all(value.table for value in values)
+        result = UnitLabels(tuple(shape), channels, blank, table)
+        self.units.refresh(result)
+        return result
 
-    def _join(self, merged: list[tuple[Tensor, bool]], channel: Tensor, table: bool) -> None:
-        for i, (other, other_table) in enumerate(merged):
+    def _merge_channel(
+        self, merged: list[tuple[Tensor, bool]], channel: Tensor, table: bool
+    ) -> None:
+        """Unite a channel with the first one that runs along the same axes, or append it."""
+        for position, (other, other_table) in enumerate(merged):
             if varying_axes(other).isdisjoint(varying_axes(channel)):
                 continue
-            if table != other_table and self._shared_table(channel, other, table):
-                merged[i] = (other if table else channel, False)
+            if table != other_table and self._is_shared_table(channel, other, table):
+                merged[position] = (other if table else channel, False)
                 return
             self.units.equate(other, channel)
-            both = torch.broadcast_tensors(other, channel)
-            merged[i] = (torch.where(both[0] != 0, both[0], both[1]), table and other_table)
+            other, channel = torch.broadcast_tensors(other, channel)
+            united = torch.where(other != NO_ID, other, channel)
+            merged[position] = (united, table and other_table)
             return
         merged.append((channel, table))
 
-    def _shared_table(self, channel: Tensor, other: Tensor, table: bool) -> bool:
-        """Treat a table that repeats inside larger units (rotary angles in each head) as frozen."""
+    def _is_shared_table(self, channel: Tensor, other: Tensor, table: bool) -> bool:
+        """Freeze a table that repeats inside larger units (rotary angles in each head)."""
         small, large = (channel, other) if table else (other, channel)
         if not varying_axes(small) < varying_axes(large):
             return False
@@ -133,55 +155,86 @@ class OperatorCall:
         self.units.fuse(large, varying_axes(small))
         return True
 
-    def _pin(self, value: UnitLabels, channels: list[Tensor], rank: int) -> None:
-        sizes = (1,) * (rank - value.rank) + value.shape
-        own = {d + rank - value.rank for d in value.marked()}
+    def _pin_channels(self, value: UnitLabels, channels: list[Tensor], rank: int) -> None:
+        """Keep whole what meets the unlabelled axes of a value: its data tells positions apart."""
+        added = rank - value.rank
+        sizes = pad_shape(value.shape, rank)
+        labelled = {dim + added for dim in value.labelled_axes()}
         for channel in channels:
-            pinned = {d for d in varying_axes(channel) if sizes[d] > 1 and d not in own}
-            if pinned == varying_axes(channel):
+            axes = varying_axes(channel)
+            pinned = {dim for dim in axes if sizes[dim] > 1 and dim not in labelled}
+            if pinned == axes:
                 self.units.freeze(channel, f"meets data of fixed size ({self.where})")
             else:
                 self.units.fuse(channel, pinned)
 
-    def vector(self, value: UnitLabels, dim: int) -> Tensor | None:
+    def axis_ids(self, value: UnitLabels, dim: int) -> Tensor | None:
         """Return the ids along one dimension as a vector, or None where there are none."""
-        found = [c for c in map(self.units.current, value.channels) if dim in varying_axes(c)]
-        for channel in found:
-            if varying_axes(channel) != {dim}:
+        channels = [self.units.current_units(channel) for channel in value.channels]
+        vectors = []
+        for channel in channels:
+            axes = varying_axes(channel)
+            if dim not in axes:
+                continue
+            if axes != {dim}:
                 self.units.freeze(channel, f"the width runs along two axes at once ({self.where})")
-        vectors = [c.movedim(dim, -1).reshape(-1, value.shape[dim])[0] for c in found]
+            rows = channel.movedim(dim, -1).reshape(-1, value.shape[dim])
+            vectors.append(rows[0])
         for other in vectors[1:]:
             self.units.equate(vectors[0], other)
         return vectors[0] if vectors else None
 
-    def tie(self, a: Tensor | None, b: Tensor | None, *, blank: bool = False) -> None:
-        """Equate two id vectors of one axis; where one side has none, the other is frozen unless blank."""
+    def tie_axes(self, a: Tensor | None, b: Tensor | None, *, blank: bool = False) -> None:
+        """Equate two id vectors of one axis.
+
+        Where one side has no ids, the other is frozen, unless the value without ids is `blank`.
+        """
         if a is not None and b is not None:
             self.units.equate(a, b)
+            return
         for ids in (a, b):
-            if ids is not None and (a is None or b is None) and not blank:
+            if ids is not None and not blank:
                 self.units.freeze(ids, f"meets data of fixed size ({self.where})")
 
-    def full(self, value: UnitLabels, channel: Tensor) -> Tensor:
+    def expand_fully(self, value: UnitLabels, channel: Tensor) -> Tensor:
         """Expand a channel to the whole shape of its value."""
         return expand_labels(channel, value.shape, range(value.rank))
 
 
-def shape_of(value: Tensor) -> tuple[int, ...]:
+def traced_shape(value: Tensor) -> tuple[int, ...]:
     """Return the shape a traced value had in the example, where sizes may be symbols."""
-    return tuple(n.node.hint if isinstance(n, torch.SymInt) else int(n) for n in value.shape)
+    return tuple(_traced_size(size) for size in value.shape)
 
 
-def describe(node: Node) -> str:
-    """Say which module runs an operation, and the line of the user's code that calls it."""
+def _traced_size(size: int | torch.SymInt) -> int:
+    if isinstance(size, torch.SymInt):
+        hint: int = size.node.hint
+        return hint
+    return int(size)
+
+
+def describe_node(node: Node) -> str:
+    """Return an operation with the module that runs it, and the line of the user's code.
+
+    For example: aten.mul.Tensor in layers.0 (Scale), `return x * self.scale`
+    """
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     path, kind = stack[-1] if stack else ("", "")
-    kind = kind if isinstance(kind, str) else kind.__name__
-    name = path.removeprefix("L['self']").lstrip(".") or "the model itself"
-    lines = (node.meta.get("stack_trace") or "").strip().splitlines()
-    own = [
-        code.strip()
-        for place, code in pairwise(lines)
-        if 'File "' in place and "/torch/nn/" not in place
-    ]
-    return f"{node.target} in {name} ({kind.rpartition('.')[2]}){f', `{own[-1]}`' if own else ''}"
+    kind_name = kind if isinstance(kind, str) else kind.__name__
+    class_name = kind_name.rpartition(".")[2]
+    module_name = path.removeprefix("L['self']").lstrip(".") or "the model itself"
+    description = f"{node.target} in {module_name} ({class_name})"
+    line = _user_line(node)
+    if line:
+        description += f", `{line}`"
+    return description
+
+
+def _user_line(node: Node) -> str:
+    """Return the innermost line of code outside `torch.nn` that led to this operation."""
+    trace_lines = (node.meta.get("stack_trace") or "").strip().splitlines()
+    result = ""
+    for place, code in pairwise(trace_lines):
+        if 'File "' in place and "/torch/nn/" not in place:
+            result = code.strip()
+    return result

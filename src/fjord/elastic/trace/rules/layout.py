@@ -12,10 +12,13 @@ from fjord.elastic.trace.labels import (
     collapse_labels,
     expand_labels,
     labels_along,
+    narrow_shape,
+    pad_labels,
+    pad_shape,
     reshape_labels,
     varying_axes,
 )
-from fjord.elastic.trace.rules.call import OperatorCall, RuleResult, rule, shape_of
+from fjord.elastic.trace.rules.call import OperatorCall, RuleResult, rule
 
 A = torch.ops.aten
 
@@ -24,222 +27,225 @@ A = torch.ops.aten
 def reshape(call: OperatorCall) -> RuleResult:
     """Reshape the ids."""
     x = call.first
-    return x.like(call.shape, [reshape_labels(c, x.shape, call.shape) for c in x.channels])
+    channels = [reshape_labels(channel, x.shape, call.shape) for channel in x.channels]
+    return x.like(call.shape, channels)
 
 
 @rule(A.clone, A._to_copy, A.alias, A.detach, A.contiguous, A.lift_fresh_copy, A.copy, A.lift_fresh)
-def same(call: OperatorCall) -> RuleResult:
-    """Hand the ids on (`copy` writes its second argument over its first)."""
+def pass_through(call: OperatorCall) -> RuleResult:
+    """Pass the ids on (`copy` writes its second argument over its first)."""
     source = call.labels[-1] if call.operation is A.copy else call.first
-    return UnitLabels(call.shape, list(source.channels), source.blank, source.table)
+    return source.like(call.shape, source.channels)
 
 
 @rule(A.expand)
 def expand(call: OperatorCall) -> RuleResult:
     """Keep the ids; a new axis of equal copies is blank, so its size may follow any width."""
     x = call.first
-    rank, lead = len(call.shape), len(call.shape) - x.rank
-    channels = [c.reshape((1,) * lead + tuple(c.shape)) for c in x.channels]
-    sizes = (1,) * lead + x.shape
-    grown = [d for d in range(rank) if sizes[d] == 1 and call.shape[d] > 1]
-    return x.like(
-        call.shape,
-        channels + [labels_along(call.units.fresh(call.shape[d]), d, rank) for d in grown],
-    )
-
-
-def execute(call: OperatorCall, *, compact: bool) -> RuleResult:
-    """Run the operation itself on every channel, whole or (`compact`) with its axes of equal ids narrowed."""
-    x = call.first
-    outs: list[list[Tensor]] = [[] for _ in call.shapes]
-    for channel in x.channels:
-        ids = channel if compact else call.full(x, channel)
-        done = call.overload(ids, *call.args[1:], **_without_format(call.kwargs))
-        for out, ids in zip(outs, done if call.several else [done], strict=True):
-            out.append(collapse_labels(ids))
-    results = [x.like(s, channels) for s, channels in zip(call.shapes, outs, strict=True)]
-    return results if call.several else results[0]
-
-
-def _without_format(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in kwargs.items() if key != "memory_format"}
-
-
-@rule(A.permute, A.transpose, A.t, A.unsqueeze, A.squeeze, A.movedim, A.flip, A.roll)
-def rearrange(call: OperatorCall) -> RuleResult:
-    """Move axes without mixing them."""
-    if call.operation is A.squeeze:  # a narrowed axis must not be squeezed away
-        return reshape(call)
-    return execute(call, compact=True)
-
-
-@rule(A.pixel_shuffle, A.pixel_unshuffle, A.channel_shuffle, A.unfold)
-def shuffle(call: OperatorCall) -> RuleResult:
-    """Move single elements."""
-    return execute(call, compact=False)
+    channels = [pad_labels(channel, len(call.shape)) for channel in x.channels]
+    return x.like(call.shape, channels + _new_axes(call))
 
 
 @rule(A.repeat)
 def repeat(call: OperatorCall) -> RuleResult:
     """Tile the ids; an axis of size 1 becomes blank copies, as in `expand`."""
-    x, counts = call.first, call.args[1]
-    rank, lead = len(call.shape), len(call.shape) - x.rank
-    sizes = (1,) * lead + x.shape
+    x = call.first
     channels = []
     for channel in x.channels:
-        channel = channel.reshape((1,) * lead + tuple(channel.shape))
-        live = varying_axes(channel)
-        channels.append(channel.repeat([int(n) if d in live else 1 for d, n in enumerate(counts)]))
-    grown = [d for d in range(rank) if sizes[d] == 1 and call.shape[d] > 1]
-    return x.like(
-        call.shape,
-        channels + [labels_along(call.units.fresh(call.shape[d]), d, rank) for d in grown],
-    )
+        channel = pad_labels(channel, len(call.shape))
+        counts = [1] * channel.dim()
+        for dim in varying_axes(channel):
+            counts[dim] = int(call.args[1][dim])
+        channels.append(channel.repeat(counts))
+    return x.like(call.shape, channels + _new_axes(call))
+
+
+def _new_axes(call: OperatorCall) -> list[Tensor]:
+    """Return new ids for every axis of size 1 that grows."""
+    rank = len(call.shape)
+    sizes = pad_shape(call.first.shape, rank)
+    channels = []
+    for dim in range(rank):
+        if sizes[dim] == 1 and call.shape[dim] > 1:
+            ids = call.units.new_ids(call.shape[dim])
+            channels.append(labels_along(ids, dim, rank))
+    return channels
+
+
+def run_on_ids(call: OperatorCall, x: UnitLabels, *, compact: bool) -> list[UnitLabels]:
+    """Run the operation itself on every channel of its first argument; return all outputs.
+
+    With `compact` axes of equal ids stay narrowed; otherwise the channels are expanded first.
+    """
+    kwargs = _without_format(call.kwargs)
+    results = [x.like(shape, []) for shape in call.shapes]
+    for channel in x.channels:
+        ids = channel if compact else call.expand_fully(x, channel)
+        outputs = call.overload(ids, *call.args[1:], **kwargs)
+        if not call.several:
+            outputs = [outputs]
+        for result, output in zip(results, outputs, strict=True):
+            result.channels.append(collapse_labels(output))
+    return results
+
+
+def _without_format(kwargs: dict[str, Any]) -> dict[str, Any]:
+    kwargs = dict(kwargs)
+    kwargs.pop("memory_format", None)
+    return kwargs
+
+
+def _one_or_all(call: OperatorCall, results: list[UnitLabels]) -> RuleResult:
+    return results if call.several else results[0]
+
+
+@rule(A.permute, A.transpose, A.t, A.unsqueeze, A.squeeze, A.movedim, A.flip, A.roll)
+def rearrange_axes(call: OperatorCall) -> RuleResult:
+    """Move axes without mixing them."""
+    if call.operation is A.squeeze:  # a narrowed axis must not be squeezed away
+        return reshape(call)
+    return _one_or_all(call, run_on_ids(call, call.first, compact=True))
+
+
+@rule(A.pixel_shuffle, A.pixel_unshuffle, A.channel_shuffle, A.unfold)
+def shuffle_elements(call: OperatorCall) -> RuleResult:
+    """Move single elements."""
+    return _one_or_all(call, run_on_ids(call, call.first, compact=False))
 
 
 @rule(A.slice, A.select, A.split_with_sizes, A.split, A.unbind, A.chunk)
-def split(call: OperatorCall) -> RuleResult:
+def split_axis(call: OperatorCall) -> RuleResult:
     """Take parts; parts of a width are cut each on its own."""
     x = call.first
-    dim = _dim_of_part(call) % x.rank
-    kept = x.like(x.shape, [expand_labels(c, x.shape, {dim}) for c in x.channels])
-    call.args = (kept, *call.args[1:])
-    done = execute(call, compact=True)
-    parts = done if isinstance(done, list) else [done]
-    if not (call.operation is A.slice and call.shape[dim] == x.shape[dim]):
-        _note_segments(call, x, dim, parts)
-    return done
+    dim = _split_dim(call) % x.rank
+    channels = [expand_labels(channel, x.shape, {dim}) for channel in x.channels]
+    parts = run_on_ids(call, x.like(x.shape, channels), compact=True)
+    takes_all = call.operation is A.slice and call.shape[dim] == x.shape[dim]
+    if not takes_all:
+        _mark_parts(call, x, dim, parts)
+    return _one_or_all(call, parts)
 
 
-def _dim_of_part(call: OperatorCall) -> int:
-    position = {A.slice: 1, A.select: 1, A.unbind: 1}.get(call.operation, 2)
-    return int(call.get(position, "dim", 0))
+def _split_dim(call: OperatorCall) -> int:
+    position = 1 if call.operation in (A.slice, A.select, A.unbind) else 2
+    return int(call.argument(position, "dim", 0))
 
 
-def _note_segments(call: OperatorCall, x: UnitLabels, dim: int, parts: list[UnitLabels]) -> None:
-    if any(varying_axes(c) == {dim} for c in x.channels):
-        for index, part in enumerate(parts):
-            for channel in part.channels:
-                call.units.segment(channel, call.node.name, index)
+def _mark_parts(call: OperatorCall, x: UnitLabels, dim: int, parts: list[UnitLabels]) -> None:
+    """Mark each part as a segment of its own, if a width is split."""
+    if not any(varying_axes(channel) == {dim} for channel in x.channels):
+        return
+    for index, part in enumerate(parts):
+        for channel in part.channels:
+            call.units.mark_segment(channel, call.node.name, index)
 
 
 @rule(A.cat)
 def concatenate(call: OperatorCall) -> RuleResult:
     """Lay the ids end to end along the joined axis; all other axes must agree."""
-    parts: list[UnitLabels] = call.args[0]
-    dim = int(call.get(1, "dim", 0)) % len(call.shape)
-    parts = [p for p in parts if p.rank == len(call.shape)]
-    others = call.pointwise([p.without(dim) for p in parts], _narrow(call.shape, dim))
-    joined = _joined(parts, dim)
+    rank = len(call.shape)
+    dim = int(call.argument(1, "dim", 0)) % rank
+    # torch allows an empty vector among parts of another rank, and ignores it
+    parts = [part for part in call.args[0] if part.rank == rank]
+    narrowed = [part.without_axis(dim) for part in parts]
+    others = call.pointwise(narrowed, narrow_shape(call.shape, dim))
+    joined = _join_channels(parts, dim)
     for index, part in enumerate(parts):
         for channel in part.channels:
             if dim in varying_axes(channel):
-                call.units.segment(channel, call.node.name, index)
-    blank = all(p.blank for p in parts)
-    return UnitLabels(call.shape, others.channels + joined, blank, all(p.table for p in parts))
+                call.units.mark_segment(channel, call.node.name, index)
+    blank = all(part.blank for part in parts)
+    table = all(part.table for part in parts)
+    return UnitLabels(call.shape, others.channels + joined, blank, table)
 
 
-def _narrow(shape: tuple[int, ...], dim: int) -> list[int]:
-    return [1 if d == dim else n for d, n in enumerate(shape)]
-
-
-def _joined(parts: list[UnitLabels], dim: int) -> list[Tensor]:
+def _join_channels(parts: list[UnitLabels], dim: int) -> list[Tensor]:
     """Build the channels that run along the joined axis."""
-    own = [[c for c in part.channels if dim in varying_axes(c)] for part in parts]
-    mixed = set().union(*(varying_axes(c) for channels in own for c in channels)) | {dim}
+    channels_of_parts = []
+    mixed = {dim}
+    for part in parts:
+        channels = [channel for channel in part.channels if dim in varying_axes(channel)]
+        channels_of_parts.append(channels)
+        for channel in channels:
+            mixed |= varying_axes(channel)
     joined = []
-    for layer in range(max(map(len, own), default=0)):
+    most_channels = max(map(len, channels_of_parts), default=0)
+    for position in range(most_channels):
         pieces = []
-        for part, channels in zip(parts, own, strict=True):
-            gap = torch.full((1,) * part.rank, NO_ID if part.blank else FROZEN)
-            channel = channels[layer] if layer < len(channels) else gap
+        for part, channels in zip(parts, channels_of_parts, strict=True):
+            if position < len(channels):
+                channel = channels[position]
+            else:
+                channel = torch.full((1,) * part.rank, _missing_id(part))
             pieces.append(expand_labels(channel, part.shape, mixed))
         joined.append(collapse_labels(torch.cat(pieces, dim)))
     return joined
 
 
+def _missing_id(value: UnitLabels) -> int:
+    """Return what stands for positions without ids: data must stay whole, blank values need not."""
+    return NO_ID if value.blank else FROZEN
+
+
 @rule(A.constant_pad_nd)
-def pad(call: OperatorCall) -> RuleResult:
+def pad_axes(call: OperatorCall) -> RuleResult:
     """Pad an axis; padding a width adds blank units (the zero-padded shortcut of early ResNets)."""
-    x, amounts = call.first, call.args[1]
+    x = call.first
+    amounts = call.args[1]
     channels = list(x.channels)
-    for i in range(0, len(amounts), 2):
-        dim = x.rank - 1 - i // 2
-        before, after = amounts[i], amounts[i + 1]
-        channels = [_pad_channel(call, x, c, dim, (before, after)) for c in channels]
+    for position in range(0, len(amounts), 2):
+        dim = x.rank - 1 - position // 2
+        before_after = (amounts[position], amounts[position + 1])
+        channels = [_pad_channel(call, channel, dim, before_after) for channel in channels]
     return x.like(call.shape, channels)
 
 
-def _pad_channel(
-    call: OperatorCall, x: UnitLabels, channel: Tensor, dim: int, amounts: tuple[int, int]
-) -> Tensor:
-    if dim not in varying_axes(channel) or amounts == (0, 0):
+def _pad_channel(call: OperatorCall, channel: Tensor, dim: int, amounts: tuple[int, int]) -> Tensor:
+    rank = channel.dim()
+    axes = varying_axes(channel)
+    if dim not in axes or amounts == (0, 0):
         return channel
-    if varying_axes(channel) != {dim} or min(amounts) < 0:
+    if axes != {dim} or min(amounts) < 0:
         call.units.freeze(channel, f"padding along the width ({call.where})")
-        return torch.full((1,) * x.rank, FROZEN)
-    edges = [labels_along(call.units.fresh(n), dim, x.rank) for n in amounts]
-    pieces = [edges[0], channel, edges[1]]
+        return torch.full((1,) * rank, FROZEN)
+    before = labels_along(call.units.new_ids(amounts[0]), dim, rank)
+    after = labels_along(call.units.new_ids(amounts[1]), dim, rank)
+    pieces = [before, channel, after]
     for index, piece in enumerate(pieces):
-        call.units.segment(piece, call.node.name, index)
+        call.units.mark_segment(piece, call.node.name, index)
     return torch.cat(pieces, dim)
 
 
 @rule(A.slice_scatter, A.select_scatter)
-def scatter(call: OperatorCall) -> RuleResult:
+def scatter_part(call: OperatorCall) -> RuleResult:
     """Write one value's ids over a part of another's."""
-    x, source, *rest = call.args
-    rest = [r for r in rest if not isinstance(r, UnitLabels)]
+    x, source, *options = call.args
+    options = [option for option in options if not isinstance(option, UnitLabels)]
     channels = []
-    for i in range(max(len(x.channels), len(source.channels))):
-        base = call.full(x, x.channels[i]) if i < len(x.channels) else torch.full(x.shape, NO_ID)
-        gap = torch.full(source.shape, NO_ID if source.blank else FROZEN)
-        patch = call.full(source, source.channels[i]) if i < len(source.channels) else gap
-        channels.append(collapse_labels(call.overload(base.clone(), patch, *rest, **call.kwargs)))
+    for position in range(max(len(x.channels), len(source.channels))):
+        target = _full_channel(call, x, position, NO_ID)
+        patch = _full_channel(call, source, position, _missing_id(source))
+        ids = call.overload(target.clone(), patch, *options, **call.kwargs)
+        channels.append(collapse_labels(ids))
     return UnitLabels(call.shape, channels, x.blank and source.blank)
 
 
+def _full_channel(call: OperatorCall, value: UnitLabels, position: int, missing: int) -> Tensor:
+    """Return one channel in the value's full shape, or the id of missing ones if there is none."""
+    if position < len(value.channels):
+        return call.expand_fully(value, value.channels[position])
+    return torch.full(value.shape, missing)
+
+
 @rule(A.as_strided)
-def strided(call: OperatorCall) -> RuleResult:
+def read_strided(call: OperatorCall) -> RuleResult:
     """Read the ids with the strides of the value they label."""
-    x, source = call.first, call.node.args[0].meta["val"]  # type: ignore[union-attr]
+    x = call.first
+    source = call.node.args[0].meta["val"]  # type: ignore[union-attr]
     channels = []
     for channel in x.channels:
-        ids = torch.empty_strided(x.shape, [int(s) for s in source.stride()], dtype=torch.long)
-        ids.copy_(call.full(x, channel))
+        strides = [int(stride) for stride in source.stride()]
+        ids = torch.empty_strided(x.shape, strides, dtype=torch.long)
+        ids.copy_(call.expand_fully(x, channel))
         channels.append(collapse_labels(ids.as_strided(*call.args[1:])))
     return x.like(call.shape, channels)
-
-
-@rule(A.index_select, A.index)
-def lookup(call: OperatorCall) -> RuleResult:
-    """Follow an index known in advance (relative-position tables); freeze an axis indexed by data."""
-    x = call.first
-    nodes = _index_nodes(call)
-    known = [None if n is None else call.constants.get(n) for n in nodes]
-    channels = []
-    for channel in x.channels:
-        live = varying_axes(channel)
-        if any(
-            n is not None and k is None and d in live
-            for d, (n, k) in enumerate(zip(nodes, known, strict=True))
-        ):
-            call.units.freeze(channel, f"indexed by data ({call.where})")
-            continue
-        index = [_or_zeros(n, k) for n, k in zip(nodes, known, strict=True)]
-        indexed = [d for d, n in enumerate(nodes) if n is not None]
-        channels.append(collapse_labels(A.index(expand_labels(channel, x.shape, indexed), index)))
-    return UnitLabels(call.shape, channels)
-
-
-def _index_nodes(call: OperatorCall) -> list[Any]:
-    if call.operation is A.index:
-        return list(call.node.args[1])  # type: ignore[arg-type]
-    dim = int(call.args[1]) % call.first.rank
-    return [None] * dim + [call.node.args[2]]
-
-
-def _or_zeros(node: Any, known: Tensor | None) -> Tensor | None:
-    if node is None or known is not None:
-        return known
-    return torch.zeros(shape_of(node.meta["val"]), dtype=torch.long)

@@ -1,6 +1,6 @@
 """Recurrent layers: one unit is one hidden unit with its row in every gate."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,7 +15,7 @@ GATES = {A.lstm: 4, A.gru: 3, A.rnn_tanh: 1, A.rnn_relu: 1}
 
 
 @dataclass
-class Cell:
+class RecurrentCell:
     """The tensors of one layer and direction."""
 
     input: UnitLabels
@@ -27,59 +27,78 @@ class Cell:
 @rule(*GATES)
 def recurrent(call: OperatorCall) -> RuleResult:
     """Run all layers; they share one initial state, and so one set of hidden units."""
-    x, states, tensors = call.args[0], call.args[1], call.args[2]
-    if not isinstance(call.args[2], list | tuple):
+    x, states, tensors, biased, layers, _, _, bidirectional = call.args[:8]
+    if not isinstance(tensors, list | tuple):
         return call.freeze_all(f"a packed sequence ({call.where})")
-    states = states if isinstance(states, list | tuple) else [states]
-    hidden = [_state(call, state) for state in states]
-    feed, blank = call.vector(x, x.rank - 1), x.blank
-    directions = 2 if call.args[7] else 1
+    if not isinstance(states, list | tuple):
+        states = [states]
+    hidden = [_state_ids(call, state) for state in states]
     projected = states[0].shape[-1] != states[-1].shape[-1]
-    cells = _cells(tensors, biased=bool(call.args[3]), projected=projected)
-    for _ in range(int(call.args[4])):
+    cells = _split_cells(tensors, biased=bool(biased), projected=projected)
+    directions = 2 if bidirectional else 1
+    input_ids = call.axis_ids(x, x.rank - 1)
+    blank = x.blank
+    for _ in range(int(layers)):
         for cell in islice(cells, directions):
-            _tie_cell(call, cell, feed, hidden, blank=blank)
-        feed, blank = torch.cat([hidden[0]] * directions), False
-    return [_labels(shape, ids) for shape, ids in zip(call.shapes, [feed, *hidden], strict=True)]
+            _tie_cell(call, cell, input_ids, hidden, blank=blank)
+        input_ids = torch.cat([hidden[0]] * directions)
+        blank = False
+    outputs = zip(call.shapes, [input_ids, *hidden], strict=True)
+    return [_label_last_axis(shape, ids) for shape, ids in outputs]
 
 
-def _labels(shape: tuple[int, ...], ids: Tensor | None) -> UnitLabels:
-    rank = len(shape)
-    return UnitLabels(shape, [] if ids is None else [labels_along(ids, rank - 1, rank)])
+def _label_last_axis(shape: tuple[int, ...], ids: Tensor | None) -> UnitLabels:
+    labels = UnitLabels(shape)
+    if ids is not None:
+        rank = len(shape)
+        labels.channels.append(labels_along(ids, rank - 1, rank))
+    return labels
 
 
-def _state(call: OperatorCall, state: UnitLabels) -> Tensor:
+def _state_ids(call: OperatorCall, state: UnitLabels) -> Tensor:
     """Return the ids of an initial state: its own, new ones if blank, frozen if it is data."""
-    ids, size = call.vector(state, state.rank - 1), state.shape[-1]
+    ids = call.axis_ids(state, state.rank - 1)
     if ids is not None:
         return ids
-    return call.units.fresh(size) if state.blank else torch.full((size,), FROZEN)
+    size = state.shape[-1]
+    if state.blank:
+        return call.units.new_ids(size)
+    return torch.full((size,), FROZEN)
 
 
-def _cells(tensors: list[UnitLabels], *, biased: bool, projected: bool) -> Iterator[Cell]:
-    parts = iter(tensors)
-    for first in parts:
-        yield Cell(
-            first,
-            next(parts),
-            list(islice(parts, 2 if biased else 0)),
-            next(parts) if projected else None,
-        )
+def _split_cells(
+    tensors: Iterable[UnitLabels], *, biased: bool, projected: bool
+) -> Iterator[RecurrentCell]:
+    """Split the flat list of weights into one cell for each layer and direction."""
+    remaining = iter(tensors)
+    for input_weight in remaining:
+        hidden_weight = next(remaining)
+        biases = list(islice(remaining, 2 if biased else 0))
+        projection = next(remaining) if projected else None
+        yield RecurrentCell(input_weight, hidden_weight, biases, projection)
 
 
 def _tie_cell(
-    call: OperatorCall, cell: Cell, feed: Tensor | None, hidden: list[Tensor], *, blank: bool
+    call: OperatorCall,
+    cell: RecurrentCell,
+    input_ids: Tensor | None,
+    hidden: list[Tensor],
+    *,
+    blank: bool,
 ) -> None:
-    out, inner = hidden[0], hidden[-1]
+    """Tie the rows of all gates to the hidden units, and the columns to input and output."""
+    output_ids = hidden[0]
+    inner_ids = hidden[-1]  # differs from the output only with a projection
     for tensor in [cell.input, cell.hidden, *cell.biases]:
-        rows = call.vector(tensor, 0)
+        rows = call.axis_ids(tensor, 0)
         if rows is not None:
-            call.units.equate(rows.reshape(GATES[call.operation], -1), inner[None])
+            gates = rows.reshape(GATES[call.operation], -1)
+            call.units.equate(gates, inner_ids[None])
     if cell.input.shape[1] > 1:
-        call.tie(feed, call.vector(cell.input, 1), blank=blank)
-    call.tie(out, call.vector(cell.hidden, 1))
+        call.tie_axes(input_ids, call.axis_ids(cell.input, 1), blank=blank)
+    call.tie_axes(output_ids, call.axis_ids(cell.hidden, 1))
     if cell.projection is None:
-        call.units.equate(out, inner)
+        call.units.equate(output_ids, inner_ids)
     else:
-        call.tie(out, call.vector(cell.projection, 0))
-        call.tie(inner, call.vector(cell.projection, 1))
+        call.tie_axes(output_ids, call.axis_ids(cell.projection, 0))
+        call.tie_axes(inner_ids, call.axis_ids(cell.projection, 1))
