@@ -97,7 +97,7 @@ def write(name: str, to: str, folder: Path) -> Written:
         trial = ExportTrial(
             model.cut(width).eval(), entry.model, entry.inputs, True, bool(files[-1].note)
         )
-        runs.append((FORMATS[to].open_file(path)[0], fixed_inputs(trial.plain()).example))
+        runs.append((FORMATS[to].open_file(path)[0], fixed_inputs(trial.plain_network()).example))
     return Written(f"{name} {INPUTS[name]} to {to}", files, runs)
 
 

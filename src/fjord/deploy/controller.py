@@ -18,7 +18,7 @@ from fjord.elastic.model import ElasticModel
 
 @dataclass(frozen=True)
 class ServedRequests:
-    """What a controller has done so far."""
+    """The requests that a controller has served so far."""
 
     requests: int
     within: float
@@ -28,17 +28,19 @@ class ServedRequests:
 
     @property
     def mean_width(self) -> float:
-        """The width of the average request; not a number before the first."""
+        """The mean width of all requests; NaN before the first."""
+        if not self.requests:
+            return math.nan
         total = sum(width * count for width, count in self.widths.items())
-        return float(total / self.requests) if self.requests else math.nan
+        return float(total / self.requests)
 
 
 class WidthController:
-    """Answers requests at the largest width that keeps to a latency target, in `quantile` of the requests.
+    """Serves each request at the largest width that keeps `quantile` of them within a target.
 
-    `inputs` is one request as it will come: each width is timed on it first, and the model is put in evaluation mode.
-    All submodels lie on the model's own weights, so that a change of width loads and copies nothing. May be called
-    from several threads.
+    `inputs` is one request as it will come: each width is timed on it first. The model is put in
+    evaluation mode. All submodels share the model's own weights, so that a change of width loads
+    and copies nothing. A controller may be called from several threads.
     """
 
     def __init__(
@@ -52,16 +54,17 @@ class WidthController:
         widths: Iterable[WidthLike] | None = None,
         clock: TimeSource = time.perf_counter,
     ) -> None:
-        chosen = model.space.widths if widths is None else sorted({parse_width(w) for w in widths})
+        selected = _rising_widths(model, widths)
         model.eval()
-        self.nets = {width: model.at(width) for width in chosen}
+        self.nets = {width: model.at(width) for width in selected}
         times = time_networks(self.nets, as_request(inputs), clock=clock)
-        self.policy = WidthPolicy(
-            {width: min(runs) for width, runs in times.items()}, target, quantile, margin
-        )
+        idle = {width: min(runs) for width, runs in times.items()}
+        self.policy = WidthPolicy(idle, target, quantile, margin)
         self.state = self.policy.start()
-        self._clock, self._lock = clock, threading.Lock()
-        self._within, self._widths = 0, Counter[Width]()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._within = 0
+        self._widths = Counter[Width]()
 
     @property
     def width(self) -> Width:
@@ -74,21 +77,29 @@ class WidthController:
         start = self._clock()
         with torch.inference_mode():
             answer = self.nets[width](*inputs)
-        self._observe(width, self._clock() - start)
+        self._record_time(width, self._clock() - start)
         return answer
 
-    def _observe(self, width: Width, seconds: float) -> None:
+    def _record_time(self, width: Width, seconds: float) -> None:
         with self._lock:
             self._widths[width] += 1
             self._within += seconds <= self.policy.target
-            if (
-                width == self.state.width
-            ):  # else another thread has changed it meanwhile, and this is old news
+            # Otherwise another thread has changed the width meanwhile: this time is out of date.
+            if width == self.state.width:
                 self.state = self.policy.after(self.state, seconds)
 
     @property
     def served(self) -> ServedRequests:
-        """What was done so far."""
+        """The requests so far."""
         with self._lock:
             total = self._widths.total()
-            return ServedRequests(total, self._within / total if total else 1.0, dict(self._widths))
+            within = 1.0
+            if total:
+                within = self._within / total
+            return ServedRequests(total, within, dict(self._widths))
+
+
+def _rising_widths(model: ElasticModel, widths: Iterable[WidthLike] | None) -> Iterable[Width]:
+    if widths is None:
+        return model.space.widths
+    return sorted({parse_width(width) for width in widths})

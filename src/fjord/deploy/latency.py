@@ -15,13 +15,14 @@ from fjord.elastic.footprint import submodel_macs
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.recalibrate import uncalibrated_submodel
 
-Key = TypeVar("Key")
+NetworkKey = TypeVar("NetworkKey")
 TimeSource = Callable[[], float]
 RequestInputs = Tensor | tuple[Any, ...]
 """The inputs of one call."""
-ROUNDS = 20
-SECONDS = 2.0
-"""How long measuring goes on where that comes first: wide networks are slow."""
+TIMING_ROUNDS = 20
+LEAST_ROUNDS = 3
+TIMING_SECONDS = 2.0
+"""Timing ends after this long even if rounds are left: wide networks are slow."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class WidthLatency:
 
     width: Width
     seconds: float
-    """The best of all runs: what the width needs when nothing else runs."""
+    """The best of all runs: the time of a request when nothing else runs."""
     median: float
     macs: int
 
@@ -38,44 +39,71 @@ class WidthLatency:
 def measure_latencies(
     model: ElasticModel, inputs: RequestInputs, widths: Iterable[WidthLike] | None = None
 ) -> list[WidthLatency]:
-    """Measure requests of these inputs at each width (by default all of the model's), on plain cut submodels."""
-    chosen = model.space.widths if widths is None else tuple(parse_width(w) for w in widths)
-    given = as_request(inputs)
-    times = time_networks({width: uncalibrated_submodel(model, width) for width in chosen}, given)
-    return [
-        WidthLatency(w, min(times[w]), median(times[w]), submodel_macs(model, w, given))
-        for w in chosen
-    ]
+    """Time a request with these inputs at each width (default: all of the model's).
+
+    The networks that are timed are plain cut submodels.
+    """
+    if widths is None:
+        selected = model.space.widths
+    else:
+        selected = tuple(parse_width(width) for width in widths)
+    arguments = as_request(inputs)
+    submodels = {width: uncalibrated_submodel(model, width) for width in selected}
+    times = time_networks(submodels, arguments)
+    rows = []
+    for width in selected:
+        runs = times[width]
+        macs = submodel_macs(model, width, arguments)
+        rows.append(WidthLatency(width, min(runs), median(runs), macs))
+    return rows
 
 
 def as_request(inputs: RequestInputs) -> tuple[Any, ...]:
-    """Return the arguments of a call: a tensor stands for a single one."""
-    return (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    """Return the arguments of a call: a tensor stands for a single argument.
+
+    >>> len(as_request(torch.zeros(2, 3)))
+    1
+    """
+    if isinstance(inputs, Tensor):
+        return (inputs,)
+    return tuple(inputs)
 
 
 def first_example(inputs: Iterable[Any]) -> tuple[Any, ...]:
-    """Return inputs with a batch of one."""
-    return tuple(
-        pytree.tree_map(lambda v: v[:1] if isinstance(v, Tensor) and v.dim() else v, tuple(inputs))
-    )
+    """Return the inputs with a batch of one.
+
+    >>> first_example([torch.zeros(4, 3)])[0].shape
+    torch.Size([1, 3])
+    """
+
+    def keep_first(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.dim():
+            return value[:1]
+        return value
+
+    return tuple(pytree.tree_map(keep_first, tuple(inputs)))
 
 
 @torch.inference_mode()
 def time_networks(
-    nets: Mapping[Key, nn.Module],
+    nets: Mapping[NetworkKey, nn.Module],
     inputs: tuple[Any, ...],
     *,
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
+    rounds: int = TIMING_ROUNDS,
+    seconds: float = TIMING_SECONDS,
     clock: TimeSource = time.perf_counter,
-) -> dict[Key, list[float]]:
-    """Return the times of some runs of each network; they take turns, so that a slow moment hits all."""
-    for net in nets.values():
+) -> dict[NetworkKey, list[float]]:
+    """Return the times of several runs of each network.
+
+    The networks take turns, so that a slow moment of the machine affects all of them.
+    """
+    times: dict[NetworkKey, list[float]] = {}
+    for key, net in nets.items():
         net(*inputs)  # the first call allocates and chooses kernels
-    times: dict[Key, list[float]] = {key: [] for key in nets}
+        times[key] = []
     begun = clock()
     for done in range(rounds):
-        if done >= 3 and clock() - begun > seconds:
+        if done >= LEAST_ROUNDS and clock() - begun > seconds:
             break
         for key, net in nets.items():
             start = clock()

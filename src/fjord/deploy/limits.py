@@ -1,4 +1,7 @@
-"""What a submodel may cost: multiply-accumulates, bytes or time, as numbers or as a share of the full model."""
+"""What a submodel may cost: multiply-accumulates, bytes or time.
+
+Each limit is a number with a unit, or a share of the full model's cost.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,19 +21,33 @@ from fjord.elastic.footprint import submodel_bytes, submodel_macs
 from fjord.elastic.model import ElasticModel, LayerWidths, as_layer_widths
 from fjord.elastic.recalibrate import uncalibrated_submodel
 
-Parse = Callable[[str, str], float]
-Show = Callable[[float, int], str]
-KINDS: dict[str, tuple[Parse, Show, str]] = {
-    "macs": (parse_count, format_count, "50% or 200M"),
-    "bytes": (parse_bytes, format_bytes, "50% or 2MB"),
-    "latency": (parse_seconds, format_seconds, "50% or 5ms"),
+DIGITS = 3
+LATENCY_SECONDS = 0.5
+"""How long each submodel is timed at most."""
+
+
+@dataclass(frozen=True)
+class CostKind:
+    """How a cost is read and written, and an example of a limit."""
+
+    parse: Callable[[str, str], float]
+    format: Callable[[float, int], str]
+    example: str
+
+
+COST_KINDS = {
+    "macs": CostKind(parse_count, format_count, "50% or 200M"),
+    "bytes": CostKind(parse_bytes, format_bytes, "50% or 2MB"),
+    "latency": CostKind(parse_seconds, format_seconds, "50% or 5ms"),
 }
-"""How each cost is read and written, and an example."""
 
 
 @dataclass(frozen=True)
 class CostLimits:
-    """The most that a submodel may cost on these inputs; None does not limit. Time is measured here and now."""
+    """The most that a submodel may cost on these inputs; None does not limit.
+
+    Latency is measured on this machine when a submodel is tried.
+    """
 
     inputs: RequestInputs
     macs: str | None = None
@@ -48,84 +65,88 @@ class CostLimits:
     @property
     def given(self) -> dict[str, str]:
         """The limits that are set."""
-        every = {"macs": self.macs, "bytes": self.bytes, "latency": self.latency}
-        return {name: text for name, text in every.items() if text is not None}
+        limits = {"macs": self.macs, "bytes": self.bytes, "latency": self.latency}
+        return {name: text for name, text in limits.items() if text is not None}
 
 
 def parse_limit(name: str, text: str, full: float) -> float:
-    """Return a limit as a number; a share is one of the full model's cost.
+    """Return a limit as a number; a share refers to the full model's cost.
 
-    >>> parse_limit("macs", "50%", 400.0), parse_limit("macs", "2M", 0.0), parse_limit("latency", "5 ms", 0.0)
-    (200.0, 2000000.0, 0.005)
+    >>> parse_limit("macs", "50%", 400.0), parse_limit("macs", "2M", 0.0)
+    (200.0, 2000000.0)
+    >>> parse_limit("latency", "5 ms", 0.0)
+    0.005
     """
-    parse, _, example = KINDS[name]
+    kind = COST_KINDS[name]
+    stripped = str(text).strip()
     try:
-        given = str(text).strip()
-        if not given.endswith("%"):
-            return parse(name, given)
-        share = parse_count(name, given[:-1])
-        if share > 100:
-            raise UserError(f"{name}={text}: more than the full model costs")
-        return share * full / 100
-    except ValueError as error:
-        raise UserError(f"{error}; or a share of the full model: {example}") from None
+        if stripped.endswith("%"):
+            return _parse_share(name, stripped) * full / 100
+        return kind.parse(name, stripped)
+    except UserError as error:
+        message = f"{error.message}; or a share of the full model: {kind.example}"
+        raise UserError(message, field=error.field, value=error.value) from None
+
+
+def _parse_share(name: str, text: str) -> float:
+    share = parse_count(name, text.removesuffix("%"))
+    if share > 100:
+        raise UserError("is more than the full model costs", field=name, value=text)
+    return share
 
 
 def format_cost(name: str, value: float) -> str:
     """Return a cost in its unit, rounded up so that it can be given as a limit.
 
-    >>> format_cost("macs", 23_110_000), format_cost("bytes", 1_000), format_cost("latency", 0.00234)
-    ('23.2M', '1kB', '2.34ms')
+    >>> format_cost("macs", 23_110_000), format_cost("bytes", 1_000)
+    ('23.2M', '1kB')
+    >>> format_cost("latency", 0.00234)
+    '2.34ms'
     """
-    return KINDS[name][1](value, 3)
+    return COST_KINDS[name].format(value, DIGITS)
 
 
 @dataclass
 class CostMeter:
-    """Costs of submodels against limits; each is counted or measured once."""
+    """Compares costs of submodels with limits; each submodel is counted or measured once."""
 
     model: ElasticModel
     limits: CostLimits
     most: dict[str, float] = field(init=False)
     """Each limit as a number."""
-    _known: dict[LayerWidths, dict[str, float]] = field(init=False, default_factory=dict)
+    _costs: dict[LayerWidths, dict[str, float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        full = self.costs(self.model.plan.family_widths(self.model.space.largest))
-        self.most = {
-            name: parse_limit(name, text, full[name]) for name, text in self.limits.given.items()
-        }
+        full_widths = self.model.plan.family_widths(self.model.space.largest)
+        full = self.costs(full_widths)
+        self.most = {}
+        for name, text in self.limits.given.items():
+            self.most[name] = parse_limit(name, text, full[name])
 
     def costs(self, widths: dict[str, Width]) -> dict[str, float]:
-        """Return what is limited of the cost of a submodel."""
-        known = self._known.get(mix := as_layer_widths(widths))
-        if known is None:
-            known = self._known[mix] = {
-                name: self._measure(name, widths) for name in self.limits.given
-            }
-        return known
+        """Return the limited costs of a submodel, by name."""
+        key = as_layer_widths(widths)
+        if key not in self._costs:
+            measured = {name: self._measure_cost(name, widths) for name in self.limits.given}
+            self._costs[key] = measured
+        return self._costs[key]
 
     def fits(self, widths: dict[str, Width]) -> bool:
-        """Say whether a submodel keeps to all limits."""
-        return all(cost <= self.most[name] for name, cost in self.costs(widths).items())
+        """Return whether a submodel keeps to all limits."""
+        costs = self.costs(widths)
+        return all(cost <= self.most[name] for name, cost in costs.items())
 
     def share(self, widths: dict[str, Width]) -> float:
-        """Return how much of its limits a submodel uses up, on average."""
+        """Return how much of its limits a submodel uses, on average."""
         costs = self.costs(widths)
         return sum(cost / self.most[name] for name, cost in costs.items()) / len(costs)
 
-    def _measure(self, name: str, widths: dict[str, Width]) -> float:
-        count: dict[str, Callable[[], float]] = {
-            "macs": lambda: submodel_macs(self.model, widths, as_request(self.limits.inputs)),
-            "bytes": lambda: submodel_bytes(self.model, widths),
-            "latency": lambda: self._seconds(widths),
-        }
-        return float(count[name]())
-
-    def _seconds(self, widths: dict[str, Width]) -> float:
-        times = time_networks(
-            {0: uncalibrated_submodel(self.model, widths)},
-            as_request(self.limits.inputs),
-            seconds=0.5,
-        )
-        return min(times[0])
+    def _measure_cost(self, name: str, widths: dict[str, Width]) -> float:
+        inputs = as_request(self.limits.inputs)
+        if name == "macs":
+            return float(submodel_macs(self.model, widths, inputs))
+        if name == "bytes":
+            return float(submodel_bytes(self.model, widths))
+        nets = {"submodel": uncalibrated_submodel(self.model, widths)}
+        times = time_networks(nets, inputs, seconds=LATENCY_SECONDS)
+        return min(times["submodel"])

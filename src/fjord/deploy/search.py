@@ -1,7 +1,8 @@
-"""Widths layer by layer: the best submodel of a trained model under a budget, with no retraining.
+"""Widths by layer: the best submodel of a trained model under a budget, with no retraining.
 
-Every family of units may have a width of its own, and all combinations are there to be cut already. What fits in few
-evaluations is tried out whole; else widths are evolved, from the best that all layers share.
+Every family of units may have its own width, and all combinations can be cut without training.
+Where there are few combinations, all are evaluated; otherwise widths are evolved, starting from
+the widths that all layers share.
 """
 
 import math
@@ -26,19 +27,19 @@ from fjord.elastic.recalibrate import (
     uncalibrated_submodel,
 )
 
-Choice = tuple[int, ...]
-"""For each family, which of the widths."""
-Judge = Callable[[nn.Module], float]
-"""Scores a submodel in evaluation mode; more is better, and what is not a number is worst."""
-PARENTS = 8
+WidthChoice = tuple[int, ...]
+"""For each family, the index of its width."""
+ScoreFunction = Callable[[nn.Module], float]
+"""Scores a submodel in evaluation mode; more is better, and NaN is worst."""
+NUM_PARENTS = 8
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best submodel under the limits: `model.at(found.widths)`, or `cut`."""
+    """The best submodel under the limits: `model.at(result.widths)`, or `cut`."""
 
     widths: dict[str, Width]
-    """The width of each family of units; under "" that of what belongs to none."""
+    """The width of each family of units; under "" that of tensors that belong to none."""
     score: float
     costs: dict[str, float]
     uniform: Width
@@ -52,7 +53,7 @@ class SearchResult:
 
 def search_widths(
     model: ElasticModel,
-    score: Judge,
+    score: ScoreFunction,
     limits: CostLimits,
     *,
     batches: Iterable[Any] | None = None,
@@ -60,90 +61,98 @@ def search_widths(
     evaluations: int = 200,
     seed: int = 0,
 ) -> SearchResult:
-    """Return the best widths by layer under the limits, never worse by this score than one width for all layers.
+    """Return the best widths by layer under the limits.
 
-    Submodels that were not trained as such get BatchNorm statistics from `batches` (unlabelled, as in `recalibrate`)
-    before they are scored; those of the best one are kept in the model.
+    They never score less than the best width that all layers share. Submodels that were not
+    trained as such get BatchNorm statistics from `batches` (unlabelled, as in `recalibrate`)
+    before they are scored; the statistics of the best one are kept in the model.
     """
     if type(evaluations) is not int or evaluations < 1:
-        raise UserError(f"evaluations={evaluations!r} must be a whole number of at least 1")
+        message = "must be a whole number of at least 1"
+        raise UserError(message, field="evaluations", value=repr(evaluations))
     if batches is None and has_statistics(model):
         raise UserError(
-            "batches: a model with BatchNorm needs some unlabelled batches to measure its statistics on"
+            "batches: a model with BatchNorm needs some unlabelled batches to measure its "
+            "statistics on"
         )
-    chosen = (
-        model.space.widths if widths is None else tuple(sorted({parse_width(w) for w in widths}))
-    )
-    hunt = _Hunt(model, score, CostMeter(model, limits), chosen, list(batches or []), evaluations)
-    hunt.begin()
-    best = hunt.run(random.Random(derive_seed(seed, "search")))
-    if not is_trained(model, hunt.widths_of(best)):
-        recalibrate(model, hunt.widths_of(best), hunt.batches)
-    return hunt.found(best)
+    selected = model.space.widths
+    if widths is not None:
+        selected = tuple(sorted({parse_width(width) for width in widths}))
+    meter = CostMeter(model, limits)
+    search = _WidthSearch(model, score, meter, selected, list(batches or []), evaluations)
+    search.score_uniform()
+    best = search.find_best(random.Random(derive_seed(seed, "search")))
+    best_widths = search.widths_of(best)
+    if not is_trained(model, best_widths):
+        recalibrate(model, best_widths, search.batches)
+    return search.result(best)
 
 
 @dataclass
-class _Hunt:
-    """One search: what was scored so far."""
+class _WidthSearch:
+    """One search, with the scores so far."""
 
     model: ElasticModel
-    judge: Judge
+    score_function: ScoreFunction
     meter: CostMeter
     widths: tuple[Width, ...]
     batches: list[Any]
     evaluations: int
-    scores: dict[Choice, float] = field(default_factory=dict)
+    scores: dict[WidthChoice, float] = field(default_factory=dict)
 
     @property
-    def size(self) -> int:
-        """The number of families."""
+    def num_families(self) -> int:
+        """The number of families of units."""
         return len(self.model.plan.families)
 
     @property
     def exhaustive(self) -> bool:
         """Whether all submodels can be tried."""
-        return len(self.widths) ** self.size <= self.evaluations
+        return len(self.widths) ** self.num_families <= self.evaluations
 
-    def begin(self) -> None:
+    def score_uniform(self) -> None:
         """Score the widths that all layers share, as many as fit."""
-        smallest = (0,) * self.size
+        smallest = (0,) * self.num_families
         if not self.fits(smallest):
-            needed = self.meter.costs(self.widths_of(smallest))
-            raise UserError(self._too_little(needed))
+            costs = self.meter.costs(self.widths_of(smallest))
+            raise UserError(self._limits_too_low(costs))
         for index in range(len(self.widths)):
-            if self.fits(choice := (index,) * self.size):
+            choice = (index,) * self.num_families
+            if self.fits(choice):
                 self.score(choice)
 
-    def _too_little(self, needed: dict[str, float]) -> str:
-        """Say for each limit that nothing keeps to what would be enough."""
-        short = {
-            n: text for n, text in self.meter.limits.given.items() if needed[n] > self.meter.most[n]
-        }
-        return "; ".join(
-            f"{n}={text}: the smallest submodel needs {format_cost(n, needed[n])}, give at least that"
-            for n, text in short.items()
-        )
+    def _limits_too_low(self, needed: dict[str, float]) -> str:
+        """Name each limit that even the smallest submodel breaks, and what would be enough."""
+        messages = []
+        for name, text in self.meter.limits.given.items():
+            if needed[name] > self.meter.most[name]:
+                enough = format_cost(name, needed[name])
+                messages.append(
+                    f"{name}={text}: the smallest submodel needs {enough}, give at least that"
+                )
+        return "; ".join(messages)
 
-    def run(self, rng: random.Random) -> Choice:
-        """Score others and return the best."""
-        candidates = self._all() if self.exhaustive else self._evolved(rng)
+    def find_best(self, rng: random.Random) -> WidthChoice:
+        """Score other choices and return the best of all."""
+        candidates = self._evolve(rng)
+        if self.exhaustive:
+            candidates = self._all_fitting()
         for choice in candidates:
             self.score(choice)
         return self._ranked()[0]
 
-    def widths_of(self, choice: Choice) -> dict[str, Width]:
+    def widths_of(self, choice: WidthChoice) -> dict[str, Width]:
         """Return a choice as widths by family."""
-        names = [family.name for family in self.model.plan.families]
-        return {
-            "": self.widths[max(choice)],
-            **{n: self.widths[i] for n, i in zip(names, choice, strict=True)},
-        }
+        widths = {"": self.widths[max(choice)]}
+        for family, index in zip(self.model.plan.families, choice, strict=True):
+            widths[family.name] = self.widths[index]
+        return widths
 
-    def fits(self, choice: Choice) -> bool:
-        """Say whether a choice keeps to the limits."""
+    def fits(self, choice: WidthChoice) -> bool:
+        """Return whether a choice keeps to the limits."""
         return self.meter.fits(self.widths_of(choice))
 
-    def score(self, choice: Choice) -> None:
+    def score(self, choice: WidthChoice) -> None:
         """Score a choice, once."""
         if choice in self.scores:
             return
@@ -151,54 +160,76 @@ class _Hunt:
         net = uncalibrated_submodel(self.model, widths)
         if has_statistics(self.model) and not is_trained(self.model, widths):
             measure_statistics(self.model, net, self.batches)
-        found = float(self.judge(net.eval()))
-        self.scores[choice] = (
-            -math.inf if math.isnan(found) else found
-        )  # what is no number has no place in an order
+        score = float(self.score_function(net.eval()))
+        if math.isnan(score):
+            score = -math.inf  # NaN cannot be ranked
+        self.scores[choice] = score
 
-    def _all(self) -> Iterator[Choice]:
-        return (
-            choice
-            for choice in product(range(len(self.widths)), repeat=self.size)
-            if self.fits(choice)
-        )
+    def _all_fitting(self) -> Iterator[WidthChoice]:
+        for choice in product(range(len(self.widths)), repeat=self.num_families):
+            if self.fits(choice):
+                yield choice
 
-    def _evolved(self, rng: random.Random) -> Iterator[Choice]:
-        """Yield children of the best so far that were not there yet, until the evaluations are used up."""
-        vain = 0
-        while len(self.scores) < self.evaluations and vain < 20 * self.size:
-            parents = self._ranked()[:PARENTS]
-            child = self._child(rng.choice(parents), rng.choice(parents), rng)
-            vain = vain + 1 if child in self.scores else 0
-            if not vain:
+    def _evolve(self, rng: random.Random) -> Iterator[WidthChoice]:
+        """Yield new children of the best so far, until the evaluations are used up."""
+        repeats = 0  # in a row; after many there is hardly anything new left
+        while len(self.scores) < self.evaluations and repeats < 20 * self.num_families:
+            parents = self._ranked()[:NUM_PARENTS]
+            child = self._make_child(rng.choice(parents), rng.choice(parents), rng)
+            if child in self.scores:
+                repeats += 1
+            else:
+                repeats = 0
                 yield child
 
-    def _child(self, one: Choice, other: Choice, rng: random.Random) -> Choice:
-        """Mix two parents, change a family or two, shrink what is too large and let the rest grow."""
-        mixed = [rng.choice(pair) for pair in zip(one, other, strict=True)]
-        for place in rng.sample(range(self.size), min(self.size, rng.choice((1, 2)))):
-            mixed[place] = min(len(self.widths) - 1, max(0, mixed[place] + rng.choice((-1, 1))))
-        while not self.fits(tuple(mixed)):
-            mixed[rng.choice([place for place, index in enumerate(mixed) if index])] -= 1
-        for place in rng.sample(range(self.size), self.size):
-            mixed[place] += 1
-            if mixed[place] == len(self.widths) or not self.fits(tuple(mixed)):
-                mixed[place] -= 1
-        return tuple(mixed)
+    def _make_child(
+        self, first: WidthChoice, second: WidthChoice, rng: random.Random
+    ) -> WidthChoice:
+        """Mix two parents and change one or two families; then use the limits up.
 
-    def _ranked(self) -> list[Choice]:
-        """Return all choices, best first; of equals the cheaper."""
+        A child that is too large shrinks at random, and then grows wherever there is room.
+        """
+        child = [rng.choice(pair) for pair in zip(first, second, strict=True)]
+        largest = len(self.widths) - 1
+        num_changes = min(self.num_families, rng.choice((1, 2)))
+        for family in rng.sample(range(self.num_families), num_changes):
+            changed = child[family] + rng.choice((-1, 1))
+            child[family] = min(largest, max(0, changed))
+        while not self.fits(tuple(child)):
+            shrinkable = [family for family, index in enumerate(child) if index]
+            child[rng.choice(shrinkable)] -= 1
+        for family in rng.sample(range(self.num_families), self.num_families):
+            child[family] += 1
+            if child[family] > largest or not self.fits(tuple(child)):
+                child[family] -= 1
+        return tuple(child)
 
-        def rank(choice: Choice) -> tuple[Any, ...]:
-            return -self.scores[choice], self.meter.share(self.widths_of(choice)), choice
+    def _ranked(self) -> list[WidthChoice]:
+        """Return all choices, best first; of equals the cheaper first."""
+
+        def rank(choice: WidthChoice) -> tuple[float, float, WidthChoice]:
+            share = self.meter.share(self.widths_of(choice))
+            return -self.scores[choice], share, choice
 
         return sorted(self.scores, key=rank)
 
-    def found(self, best: Choice) -> SearchResult:
-        """Return what came of it."""
-        shared = next(choice for choice in self._ranked() if len(set(choice)) == 1)
+    def _best_uniform(self) -> WidthChoice:
+        for choice in self._ranked():
+            if len(set(choice)) == 1:
+                return choice
+        raise AssertionError("the widths that all layers share are scored first")
+
+    def result(self, best: WidthChoice) -> SearchResult:
+        """Return the best choice beside the best width that all layers share."""
         widths = self.widths_of(best)
-        costs = self.meter.costs(widths)
-        beside = self.meter.costs(self.widths_of(shared))
-        found = self.scores[best], costs, self.widths[shared[0]], self.scores[shared], beside
-        return SearchResult(widths, *found, len(self.scores), self.exhaustive)
+        uniform = self._best_uniform()
+        return SearchResult(
+            widths=widths,
+            score=self.scores[best],
+            costs=self.meter.costs(widths),
+            uniform=self.widths[uniform[0]],
+            uniform_score=self.scores[uniform],
+            uniform_costs=self.meter.costs(self.widths_of(uniform)),
+            evaluated=len(self.scores),
+            exhaustive=self.exhaustive,
+        )

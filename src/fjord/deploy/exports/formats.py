@@ -1,4 +1,4 @@
-"""The formats a submodel can be written in, and what each needs."""
+"""The formats a submodel can be written in, and the packages each needs."""
 
 import importlib.util
 from collections.abc import Callable, Mapping
@@ -8,8 +8,10 @@ from typing import Any
 
 from fjord.core.errors import UserError
 from fjord.core.extras import install_hint
-from fjord.deploy.exports import to_executorch, to_onnx, to_torch
 from fjord.deploy.exports.plain import PlainNetwork, RunFile
+from fjord.deploy.exports.to_executorch import open_executorch, write_executorch
+from fjord.deploy.exports.to_onnx import open_onnx, write_onnx
+from fjord.deploy.exports.to_torch import open_torch, write_torch
 
 
 @dataclass(frozen=True)
@@ -24,31 +26,41 @@ class ExportFormat:
     unrolls: bool = False
     """Whether a recurrent layer becomes one copy of itself for each time step."""
 
+    @property
+    def missing_packages(self) -> list[str]:
+        """The packages that are not installed."""
+        return [name for name in self.packages if importlib.util.find_spec(name) is None]
+
 
 FORMATS = {
     "onnx": ExportFormat(
-        ".onnx", to_onnx.write, to_onnx.open_file, ("onnx", "onnxruntime", "onnxscript"), "export"
+        ".onnx",
+        write_onnx,
+        open_onnx,
+        packages=("onnx", "onnxruntime", "onnxscript"),
+        extra="export",
     ),
     "executorch": ExportFormat(
         ".pte",
-        to_executorch.write,
-        to_executorch.open_file,
-        ("executorch",),
-        "executorch",
+        write_executorch,
+        open_executorch,
+        packages=("executorch",),
+        extra="executorch",
         unrolls=True,
     ),
-    "torch": ExportFormat(".pt2", to_torch.write, to_torch.open_file),
+    "torch": ExportFormat(".pt2", write_torch, open_torch),
 }
 
 
 def find_format(name: str) -> ExportFormat:
-    """Return a format by name, if what it needs is installed."""
+    """Return a format by name; raise an error if a package that it needs is not installed."""
     if name not in FORMATS:
-        raise UserError(f"--to {name}: unknown; allowed are {', '.join(FORMATS)}")
-    found = FORMATS[name]
-    missing = [package for package in found.packages if importlib.util.find_spec(package) is None]
+        message = f"is unknown; allowed: {', '.join(FORMATS)}"
+        raise UserError(message, field="to", value=name)
+    selected = FORMATS[name]
+    missing = selected.missing_packages
     if missing:
-        raise UserError(
-            f"--to {name}: not installed: {', '.join(missing)}: {install_hint(found.extra)}"
-        )
-    return found
+        hint = install_hint(selected.extra)
+        message = f"needs {', '.join(missing)}, not installed: {hint}"
+        raise UserError(message, field="to", value=name)
+    return selected

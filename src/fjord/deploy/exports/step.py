@@ -1,11 +1,12 @@
 """A recurrent network one time step at a time: its states go in and come out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from fjord.core.errors import UserError
 from fjord.deploy.exports.plain import (
@@ -17,7 +18,7 @@ from fjord.deploy.exports.plain import (
     numbered_names,
 )
 
-NOTE = "one time step a call: states in, states out; begin with zeros"
+STEP_NOTE = "one time step a call: states in, states out; begin with zeros"
 LEAST_STEPS = 4
 
 
@@ -27,7 +28,7 @@ def recurrent_layers(net: nn.Module) -> list[nn.RNNBase]:
 
 
 class SingleStep(nn.Module):
-    """A network whose recurrent layers begin in given states and hand on their last ones."""
+    """A network whose recurrent layers start from states it is given, and return their last."""
 
     def __init__(self, flat: FlatNetwork) -> None:
         super().__init__()
@@ -35,8 +36,11 @@ class SingleStep(nn.Module):
 
     def forward(self, x: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         """Return the output of one step and the states after it."""
-        given, after = iter(states), list[Tensor]()
-        hooks = [hook for layer in recurrent_layers(self) for hook in _threaded(layer, given, after)]
+        before = iter(states)
+        after: list[Tensor] = []
+        hooks: list[RemovableHandle] = []
+        for layer in recurrent_layers(self):
+            hooks += _pass_states(layer, before, after)
         try:
             output = self.flat(x)
         finally:
@@ -49,21 +53,29 @@ class SingleStep(nn.Module):
         return (output, *after)
 
 
-def _threaded(layer: nn.RNNBase, given: Any, after: list[Tensor]) -> list[Any]:
-    """Make a layer begin in the next of the given states, and note its last ones."""
+def _pass_states(
+    layer: nn.RNNBase, before: Iterator[Tensor], after: list[Tensor]
+) -> list[RemovableHandle]:
+    """Make a layer start from the next states, and append its last ones to `after`."""
     paired = isinstance(layer, nn.LSTM)
 
-    def begin(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def start_from(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(args) != 1:
             raise UserError(
-                "a step needs recurrent layers that begin from states of zero; the model gives its own"
+                "a step needs recurrent layers that begin from states of zero; "
+                "the model gives its own"
             )
-        return (args[0], (next(given), next(given)) if paired else next(given))
+        if paired:
+            return (args[0], (next(before), next(before)))
+        return (args[0], next(before))
 
-    def end(module: nn.Module, args: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
-        after.extend(output[1] if paired else (output[1],))
+    def keep_last(module: nn.Module, args: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
+        if paired:
+            after.extend(output[1])
+        else:
+            after.append(output[1])
 
-    return [layer.register_forward_pre_hook(begin), layer.register_forward_hook(end)]
+    return [layer.register_forward_pre_hook(start_from), layer.register_forward_hook(keep_last)]
 
 
 @dataclass(frozen=True)
@@ -75,34 +87,42 @@ class SteppedNetwork:
     axis: int
 
     @classmethod
-    def of(cls, run: RunFile, written: PlainNetwork, net: nn.Module) -> Self:
+    def from_written(cls, run: RunFile, written: PlainNetwork, net: nn.Module) -> Self:
         """Return the runner of a file that was written from a network."""
         return cls(run, written.example[1:], time_axis(net))
 
     def __call__(self, tensors: Sequence[Tensor]) -> Tensors:
-        """Return the outputs of all steps side by side, or of the last if it stands for the sequence."""
+        """Return the outputs of all steps side by side.
+
+        Where an output has no axis of time, it describes the sequence: only the last is returned.
+        """
         x = tensors[0]
-        states: Sequence[Tensor] = [_sized(state, x.shape[1 - self.axis]) for state in self.states]
+        batch = x.shape[1 - self.axis]
+        states: Sequence[Tensor] = [_zero_state(state, batch) for state in self.states]
         outputs = []
         for i in range(x.shape[self.axis]):
-            output, *states = self.run([x.narrow(self.axis, i, 1).contiguous(), *states])
+            step = x.narrow(self.axis, i, 1).contiguous()
+            output, *states = self.run([step, *states])
             outputs.append(output)
         last = outputs[-1]
-        along = last.dim() > 2 and last.shape[self.axis] == 1
-        return [torch.cat(outputs, self.axis) if along else last]
+        if last.dim() > 2 and last.shape[self.axis] == 1:
+            return [torch.cat(outputs, self.axis)]
+        return [last]
 
 
-def _sized(state: Tensor, batch: int) -> Tensor:
+def _zero_state(state: Tensor, batch: int) -> Tensor:
     return torch.zeros(state.shape[0], batch, state.shape[2], dtype=state.dtype)
 
 
 def time_axis(net: nn.Module) -> int:
     """Return the axis of time of a recurrent network's input."""
-    return 1 if recurrent_layers(net)[0].batch_first else 0
+    if recurrent_layers(net)[0].batch_first:
+        return 1
+    return 0
 
 
 def lengthen_sequence(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return inputs of some steps at least: over a single one, states would never be used."""
+    """Return inputs of several steps at least: over a single one, states would never be used."""
     axis = time_axis(net)
     length = inputs[0].shape[axis]
     steps = torch.arange(max(length, LEAST_STEPS)) % length
@@ -110,16 +130,16 @@ def lengthen_sequence(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...
 
 
 def check_steps(net: nn.Module, inputs: tuple[Any, ...]) -> None:
-    """Refuse a network that cannot be run step by step."""
-    layers, tensors = recurrent_layers(net), flat_tensors(inputs)
+    """Raise an error if a network cannot be run step by step."""
+    layers = recurrent_layers(net)
+    tensors = flat_tensors(inputs)
     if not layers or len(tensors) != 1 or tensors[0].dim() < 2:
         raise UserError(
-            "a step needs recurrent layers (nn.LSTM, nn.GRU, nn.RNN) and one input with an axis of time"
+            "a step needs recurrent layers (nn.LSTM, nn.GRU, nn.RNN) and one input with an axis "
+            "of time"
         )
-    if (
-        any(layer.bidirectional for layer in layers)
-        or len({layer.batch_first for layer in layers}) > 1
-    ):
+    layouts = {layer.batch_first for layer in layers}
+    if any(layer.bidirectional for layer in layers) or len(layouts) > 1:
         raise UserError(
             "a step needs recurrent layers that go one way, all with the same batch_first"
         )
@@ -127,27 +147,29 @@ def check_steps(net: nn.Module, inputs: tuple[Any, ...]) -> None:
 
 def step_network(net: nn.Module, inputs: tuple[Any, ...], open_batch: bool) -> PlainNetwork:
     """Return a network of one time step."""
-    layers, axis = recurrent_layers(net), time_axis(net)
+    axis = time_axis(net)
     x = flat_tensors(inputs)[0].narrow(axis, 0, 1).contiguous()
-    states = tuple(state for layer in layers for state in _zeros(layer, x.shape[1 - axis]))
-    axes = (1 - axis, *(1 for _ in states)) if open_batch else (None,) * (1 + len(states))
+    states: list[Tensor] = []
+    for layer in recurrent_layers(net):
+        states += _zero_states(layer, x.shape[1 - axis])
+    axes: tuple[int | None, ...] = (None,) * (1 + len(states))
+    if open_batch:
+        axes = (1 - axis, *[1] * len(states))
     names = numbered_names("state", len(states))
-    module = SingleStep(FlatNetwork(net, inputs)).eval()
     return PlainNetwork(
-        module,
-        (x, *states),
-        ("input", *names),
-        ("output", *(f"next_{name}" for name in names)),
-        axes,
-        NOTE,
+        module=SingleStep(FlatNetwork(net, inputs)).eval(),
+        example=(x, *states),
+        inputs=("input", *names),
+        outputs=("output", *[f"next_{name}" for name in names]),
+        batch_axes=axes,
+        note=STEP_NOTE,
     )
 
 
-def _zeros(layer: nn.RNNBase, batch: int) -> list[Tensor]:
+def _zero_states(layer: nn.RNNBase, batch: int) -> list[Tensor]:
     weight = layer.weight_hh_l0
     assert isinstance(weight, Tensor)
-    sizes = [
-        layer.proj_size or layer.hidden_size,
-        *([layer.hidden_size] if isinstance(layer, nn.LSTM) else []),
-    ]
+    sizes = [layer.proj_size or layer.hidden_size]
+    if isinstance(layer, nn.LSTM):
+        sizes.append(layer.hidden_size)
     return [torch.zeros(layer.num_layers, batch, size, dtype=weight.dtype) for size in sizes]

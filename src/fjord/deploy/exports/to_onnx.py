@@ -1,30 +1,49 @@
-"""ONNX files, which ONNX Runtime and most others run."""
+"""ONNX files, which ONNX Runtime and most other runtimes run."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fjord.core.errors import UserError
 from fjord.deploy.exports.plain import PlainNetwork, RunFile, Tensors
-from fjord.deploy.exports.traced import first_line, trace_network
+from fjord.deploy.exports.traced import dynamic_shapes, first_line, trace_network
 
-FACTS = "fjord"
-LIMIT = 2**31 - 1
+if TYPE_CHECKING:
+    from torch.onnx import ONNXProgram
+
+FACTS_KEY = "fjord"
+MOST_BYTES = 2**31 - 1
 """The bytes a single ONNX file can hold."""
 
 
-def write(plain: PlainNetwork, facts: Mapping[str, Any], path: Path) -> PlainNetwork:
+def write_onnx(plain: PlainNetwork, facts: Mapping[str, Any], path: Path) -> PlainNetwork:
     """Write an ONNX file with its weights in it; return the network as it was written."""
-    size = sum(t.numel() * t.element_size() for t in plain.module.state_dict().values())
-    if size > LIMIT:
-        raise UserError(f"the weights take {size:,} bytes; one ONNX file holds at most {LIMIT:,}")
+    _check_size(plain.module)
+    converted, plain = _convert(plain)
+    model = converted.model
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()  # how torch derived the node: of no use on a device
+    model.metadata_props[FACTS_KEY] = json.dumps({**facts, "inputs": plain.describe_inputs()})
+    converted.save(str(path), external_data=False)
+    return plain
+
+
+def _check_size(module: nn.Module) -> None:
+    size = 0
+    for tensor in module.state_dict().values():
+        size += tensor.numel() * tensor.element_size()
+    if size > MOST_BYTES:
+        raise UserError(
+            f"the weights take {size:,} bytes; one ONNX file holds at most {MOST_BYTES:,}"
+        )
+
+
+def _convert(plain: PlainNetwork) -> "tuple[ONNXProgram, PlainNetwork]":
     program, plain = trace_network(plain)
-    axes = tuple(None if axis is None else {axis: "batch"} for axis in plain.batch_axes)
-    shapes = ((axes,) if plain.note == "" else (axes[0], axes[1:])) if plain.open_batch else None
     try:
         converted = torch.onnx.export(
             program,
@@ -32,32 +51,32 @@ def write(plain: PlainNetwork, facts: Mapping[str, Any], path: Path) -> PlainNet
             verbose=False,
             input_names=plain.inputs,
             output_names=plain.outputs,
-            dynamic_shapes=shapes,
+            dynamic_shapes=dynamic_shapes(plain, "batch"),
             external_data=False,
         )
     except torch.onnx.OnnxExporterError as error:
-        raise UserError(f"--to onnx: {first_line(error)}") from error
+        message = f"cannot express the model: {first_line(error)}"
+        raise UserError(message, field="to", value="onnx") from error
     assert converted is not None
-    model = converted.model
-    for node in model.graph.all_nodes():
-        node.metadata_props.clear()  # how torch came to it: of no use on a device
-    model.metadata_props[FACTS] = json.dumps({**facts, "inputs": plain.described()})
-    converted.save(str(path), external_data=False)
-    return plain
+    return converted, plain
 
 
-def open_file(path: Path) -> tuple[RunFile, dict[str, Any]]:
-    """Return a function that runs a file in ONNX Runtime with one thread, and the facts in it."""
+def open_onnx(path: Path) -> tuple[RunFile, dict[str, Any]]:
+    """Return a function that runs a file in ONNX Runtime with one thread, and its facts."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
 
     def run(tensors: Sequence[Tensor]) -> Tensors:
-        arrays = session.run(None, {n: t.numpy() for n, t in zip(names, tensors, strict=True)})
-        return [torch.from_numpy(array) for array in arrays]
+        feeds = {}
+        for name, tensor in zip(names, tensors, strict=True):
+            feeds[name] = tensor.numpy()
+        return [torch.from_numpy(array) for array in session.run(None, feeds)]
 
-    return run, json.loads(session.get_modelmeta().custom_metadata_map[FACTS])
+    metadata = session.get_modelmeta().custom_metadata_map
+    return run, json.loads(metadata[FACTS_KEY])

@@ -1,4 +1,4 @@
-"""Tries a written file: how far it is from its source, and how long it takes."""
+"""Tries a written file: how far it is from its source, and how long a call takes."""
 
 import math
 import time
@@ -18,65 +18,102 @@ from fjord.elastic.trace.example_inputs import resize_batch
 from fjord.elastic.trace.probe import probe_forward
 
 TOLERANCE = 1e-4
-LEAST_CALLS, MOST_CALLS, SECONDS = 10, 300, 0.3
+WARM_UP_CALLS = 3
+LEAST_CALLS = 10
+MOST_CALLS = 300
+SECONDS = 0.3
 
 
 def random_inputs(
     model: nn.Module, inputs: tuple[Any, ...], batch: int | None, seed: int, axis: int = 0
 ) -> tuple[Any, ...]:
-    """Return random inputs of the example's kind: normal numbers, whole ones that the model has a row for."""
+    """Return random inputs of the same kind as an example.
+
+    Floats are drawn from a normal distribution, and integers below the size of the model's
+    smallest embedding; without embeddings, integers are drawn from those of the example.
+    """
+    if batch is not None:
+        inputs = resize_batch(inputs, batch, axis)
     generator = torch.Generator().manual_seed(seed)
-    rows = min(
-        (m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)), default=None
-    )
+    vocabulary = _smallest_embedding(model)
 
     def draw(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dtype == torch.bool or not value.numel():
             return value  # a random mask may leave nothing
         if value.is_floating_point():
             return torch.randn(value.shape, generator=generator, dtype=value.dtype)
-        if rows is not None:
-            return torch.randint(0, rows, value.shape, generator=generator, dtype=value.dtype)
-        return value.reshape(-1)[torch.randint(0, value.numel(), value.shape, generator=generator)]
+        if vocabulary is not None:
+            return torch.randint(0, vocabulary, value.shape, generator=generator, dtype=value.dtype)
+        rows = torch.randint(0, value.numel(), value.shape, generator=generator)
+        return value.reshape(-1)[rows]
 
-    drawn: tuple[Any, ...] = pytree.tree_map(
-        draw, inputs if batch is None else resize_batch(inputs, batch, axis)
-    )
+    drawn: tuple[Any, ...] = pytree.tree_map(draw, inputs)
     return drawn
 
 
-def largest_difference(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Return the largest difference, over the largest number wanted where that is above 1."""
-    if [t.shape for t in found] != [t.shape for t in wanted]:
+def _smallest_embedding(model: nn.Module) -> int | None:
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    return min(sizes, default=None)
+
+
+def largest_difference(outputs: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """Return the largest difference, relative to the largest expected number if that is above 1.
+
+    Shapes that differ are infinitely far apart.
+
+    >>> largest_difference([torch.tensor([9.0, 1.0])], [torch.tensor([10.0, 1.0])])
+    0.1
+    """
+    if [tensor.shape for tensor in outputs] != [tensor.shape for tensor in expected]:
         return math.inf
-    pairs = [(f.double(), w.double()) for f, w in zip(found, wanted, strict=True) if w.numel()]
-    worst = [float((f - w).abs().max()) / max(1.0, float(w.abs().max())) for f, w in pairs]
-    return max(worst, default=0.0) if not any(map(math.isnan, worst)) else math.nan
+    differences = [0.0]
+    for output, wanted in zip(outputs, expected, strict=True):
+        if wanted.numel():
+            exact = wanted.double()
+            error = float((output.double() - exact).abs().max())
+            differences.append(error / max(1.0, float(exact.abs().max())))
+    return _largest(differences)
+
+
+def _largest(values: Sequence[float]) -> float:
+    """Return the maximum; NaN if any value is, which `max` alone would overlook."""
+    if any(math.isnan(value) for value in values):
+        return math.nan
+    return max(values)
 
 
 def accepts_batches(net: nn.Module, template: nn.Module, inputs: tuple[Any, ...]) -> bool:
-    """Say whether the first axis is one of examples that do not see each other, and not one of time, say."""
+    """Return whether the first axis is one of examples that are treated independently.
+
+    An axis of time, for example, is not.
+    """
     if not probe_forward(template, inputs).batched:
         return False
-    two = random_inputs(template, inputs, 2, seed=0)
-    second = pytree.tree_map_only(Tensor, lambda t: t[1:] if t.dim() else t, two)
-    together, alone = (whole_network(net, given, False) for given in (two, second))
-    return (
-        largest_difference(alone(alone.example), [t[1:] for t in together(together.example)]) <= TOLERANCE
-    )
+    two_examples = random_inputs(template, inputs, 2, seed=0)
+
+    def second_example(tensor: Tensor) -> Tensor:
+        if tensor.dim():
+            return tensor[1:]
+        return tensor
+
+    one_example = pytree.tree_map_only(Tensor, second_example, two_examples)
+    together = whole_network(net, two_examples, False)
+    alone = whole_network(net, one_example, False)
+    expected = [tensor[1:] for tensor in together(together.example)]
+    return largest_difference(alone(alone.example), expected) <= TOLERANCE
 
 
 def measure_latency(run: RunFile, inputs: Sequence[Tensor]) -> float:
-    """Return the median seconds of a call, after some that do not count."""
-    spans: list[float] = []
-    for _ in range(3):
+    """Return the median seconds of a call, after some calls that do not count."""
+    for _ in range(WARM_UP_CALLS):
         run(inputs)
+    times: list[float] = []
     end = time.perf_counter() + SECONDS
-    while len(spans) < LEAST_CALLS or (time.perf_counter() < end and len(spans) < MOST_CALLS):
+    while len(times) < LEAST_CALLS or (time.perf_counter() < end and len(times) < MOST_CALLS):
         start = time.perf_counter()
         run(inputs)
-        spans.append(time.perf_counter() - start)
-    return median(spans)
+        times.append(time.perf_counter() - start)
+    return median(times)
 
 
 @dataclass(frozen=True)
@@ -91,35 +128,45 @@ class ExportTrial:
 
     @property
     def axis(self) -> int:
-        """Where inputs have their examples."""
-        return 1 - time_axis(self.net) if self.step else 0
+        """The axis of examples in the inputs."""
+        if self.step:
+            return 1 - time_axis(self.net)
+        return 0
 
-    def plain(self) -> PlainNetwork:
-        """Return what is to be written; its example inputs are random, so that none of the user's data is kept."""
-        inputs = self._inputs(2, seed=0)
-        return (step_network if self.step else whole_network)(self.net, inputs, self.batched)
+    def plain_network(self) -> PlainNetwork:
+        """Return the network to write.
 
-    def worst(self, run: RunFile, written: PlainNetwork) -> float:
+        Its example inputs are random, so that none of the user's data is kept.
+        """
+        inputs = self._random_inputs(2, seed=0)
+        if self.step:
+            return step_network(self.net, inputs, self.batched)
+        return whole_network(self.net, inputs, self.batched)
+
+    def worst_difference(self, run: RunFile, written: PlainNetwork) -> float:
         """Return the largest difference between a written file and its source."""
-        found = [
-            self._difference(run, written, batch)
-            for batch in ((1, 3) if written.open_batch else (1,))
-        ]
-        return math.nan if any(map(math.isnan, found)) else max(found)
+        batches = [1]
+        if written.open_batch:
+            batches.append(3)
+        return _largest([self._difference(run, written, batch) for batch in batches])
 
     def _difference(self, run: RunFile, written: PlainNetwork, batch: int) -> float:
-        inputs = self._inputs(batch, seed=batch)
+        inputs = self._random_inputs(batch, seed=batch)
         source = whole_network(self.net, inputs, False)
-        wanted = source(source.example)
-        if not all(bool(t.isfinite().all()) for t in wanted):
+        expected = source(source.example)
+        if not all(bool(tensor.isfinite().all()) for tensor in expected):
             raise UserError(
-                "the source model gives numbers that are not finite; nothing can be checked against it"
+                "the source model gives numbers that are not finite; nothing can be checked "
+                "against it"
             )
-        runner = SteppedNetwork.of(run, written, self.net) if self.step else run
-        return largest_difference(runner(source.example), wanted)
+        if self.step:
+            run = SteppedNetwork.from_written(run, written, self.net)
+        return largest_difference(run(source.example), expected)
 
-    def _inputs(self, batch: int, seed: int) -> tuple[Any, ...]:
-        inputs = lengthen_sequence(self.net, self.inputs) if self.step else self.inputs
-        return random_inputs(
-            self.template, inputs, batch if self.batched else None, seed, self.axis
-        )
+    def _random_inputs(self, batch: int, seed: int) -> tuple[Any, ...]:
+        inputs = self.inputs
+        if self.step:
+            inputs = lengthen_sequence(self.net, inputs)
+        if not self.batched:
+            return random_inputs(self.template, inputs, None, seed, self.axis)
+        return random_inputs(self.template, inputs, batch, seed, self.axis)
