@@ -100,7 +100,7 @@ def test_training_on_one_place_is_opened_like_any_run(folder, monkeypatch):
     [
         (
             ["nested", "--to", "tflite", "--width", "1"],
-            "--to tflite: unknown; allowed are onnx, executorch, torch",
+            "--to tflite: is unknown; allowed: onnx, executorch, torch",
         ),
         (["nested", "--to", "torch", "--width", "1/3"], "width 1/3 is not one of 1/2, 1"),
         (
@@ -116,7 +116,7 @@ def test_training_on_one_place_is_opened_like_any_run(folder, monkeypatch):
         ),
         (
             ["nested", "--to", "torch", "--width", "1", "--output", "taken.pt2"],
-            "--force writes over it",
+            "--force: is needed to write over taken.pt2",
         ),
         (
             ["nested", "--to", "torch", "--width", "1", "--output", "no/net.pt2"],
@@ -157,11 +157,11 @@ def test_mistakes_are_one_line_each(arguments, says, folder, monkeypatch, capsys
 def test_what_is_taken_or_unknown_is_said_before_any_data_is_made(folder, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     made = lambda *_: pytest.fail("data was made")  # noqa: E731
-    monkeypatch.setattr("fjord.cli.trained._data", made)
+    monkeypatch.setattr("fjord.cli.trained._load_data", made)
     for arguments, says in (
         (
             ["export", "nested", "--to", "torch", "--width", "1", "--output", "taken.pt2"],
-            "--force writes over it",
+            "--force: is needed to write over taken.pt2",
         ),
         (["latency", "none/0"], "none/0: there is no such run folder or file"),
     ):

@@ -99,9 +99,9 @@ def test_a_recipe_brings_its_own_settings_and_json_can_be_printed(command):
         (["mine:two"], "model 'mine:two' takes 2 inputs; clients train on one tensor of examples"),
         (
             ["mine:net", "--set", "lr=3"],
-            "--set lr=3: mine:net is a model; only recipes have settings",
+            "--set lr=3: is only for recipes: mine:net is a model",
         ),
-        (["mine.py", "--input", "3x3"], "--input 3x3: recipe mine.py brings its own data"),
+        (["mine.py", "--input", "3x3"], "--input 3x3: is only for models: recipe mine.py brings its own data"),
         (["nothing"], "model 'nothing' is neither one of resnet18, cnn, rnn, demo"),
         (["mine:net", "--measure", "1/3"], "width 1/3 is not one of"),
     ],

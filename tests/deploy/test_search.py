@@ -237,7 +237,7 @@ def test_the_command_searches_a_run_and_writes_what_it_found(tmp_path, monkeypat
     assert isinstance(nothing.exception, ValueError)
     assert "the smallest submodel needs" in str(nothing.exception)
     nowhere = invoke(["search", "run", "--macs", "50%", "--output", "no/small.safetensors"])
-    assert "--output no/small.safetensors: the folder no does not exist" in str(nowhere.exception)
+    assert "output=no/small.safetensors cannot be written: the folder no does not exist" in str(nowhere.exception)
     unknown = invoke(["search", "run/model.safetensors", "--macs", "50%"])
     assert "give --data RECIPE" in str(unknown.exception)
     assert "no such run folder or file" in str(
@@ -255,5 +255,5 @@ def test_the_command_searches_a_run_and_writes_what_it_found(tmp_path, monkeypat
 
 
 def test_a_share_above_the_full_model_is_refused():
-    with pytest.raises(ValueError, match="macs=5000%: more than the full model costs"):
+    with pytest.raises(ValueError, match="macs=5000% is more than the full model costs"):
         CostLimits((torch.zeros(1, 4),), macs="5000%")

@@ -228,7 +228,7 @@ def test_a_width_that_runs_out_of_memory_does_not_fit_and_no_wider_one_is_tried(
 
     monkeypatch.setattr(measure.TrainingBench, "_measure", measured)
     federation = federation_of_model(mlp(), torch.randn(2, 12), None, 8, 1)
-    profile = profile_federation(federation, kd=False, say=tried.append)
+    profile = profile_federation(federation, kd=False, on_progress=tried.append)
     assert [c.time for c in profile.costs] == ["measured", "measured", "failed", "failed", "failed"]
     assert len(tried) == 3
     assert profile.widest_fit(Budget(memory=10**12)) == Fraction(2, 5)

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from fjord.cli.trained import MODEL, TrainedModel, open_trained
+from fjord.cli.tables import format_ratio, out, print_line
+from fjord.cli.trained import NEEDS_MODEL, TrainedModel, open_trained
 from fjord.core.errors import UserError
 from fjord.core.width import Width, Widths, parse_width
 from fjord.deploy.exports.export import (
@@ -23,7 +23,8 @@ from fjord.deploy.exports.formats import FORMATS, find_format
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.storage import parse_layer_widths
 
-out = Console(highlight=False)
+ALL_WIDTHS = "all"
+LATENCY_NOTE = "ms: the smallest batch, one thread, this machine"
 
 
 def export_files(
@@ -52,115 +53,161 @@ def export_files(
     step: Annotated[bool, typer.Option(help="A recurrent model one time step a call.")] = False,
     force: Annotated[bool, typer.Option(help="Write over files that exist.")] = False,
 ) -> None:
-    """Write submodels as plain files, each checked against its source before it is kept; print what they come to."""
+    """Write submodels as plain files, each checked against its source before it is kept."""
     find_format(to)
-    opened = open_trained(checkpoint, MODEL, model=model, shape=input)
-    orders = []
-    for chosen in _chosen(opened, width, widths):
-        path = _target(opened, chosen, to, output, widths is not None)
+    trained = open_trained(checkpoint, NEEDS_MODEL, model=model, shape=input)
+    selected = _select_widths(trained, width, widths)
+    # All targets are checked before the first file is written, which may take long.
+    requests = []
+    for each in selected:
+        path = output
+        if output is None or widths is not None:
+            path = _default_path(trained, each, FORMATS[to].suffix, output)
+        assert path is not None
         check_target_free(path, force)
-        orders.append(ExportRequest(path, chosen, to, step, force, opened.facts(_key(chosen))))
-    done = []
-    for order in orders:
-        with out.status(f"{order.path} ..."):
-            net = _submodel(opened, order.width)
-            done.append(
-                export_network(net, opened.source.entry.model, opened.source.entry.inputs, order)
-            )
-    _show(done, f"{checkpoint} to {to}")
+        facts = trained.source_facts(_file_key(each))
+        requests.append(ExportRequest(path, each, to, step, force, facts))
+    exported = []
+    for request in requests:
+        with out.status(f"{request.path} ..."):
+            net = _load_submodel(trained, request.width)
+            entry = trained.source.entry
+            exported.append(export_network(net, entry.model, entry.inputs, request))
+    _print_files(exported, f"{checkpoint} to {to}")
 
 
-def _chosen(opened: TrainedModel, width: str | None, widths: str | None) -> list[Widths]:
+def _select_widths(trained: TrainedModel, width: str | None, widths: str | None) -> list[Widths]:
+    """Return the widths to export, each once; raise an error for those that cannot be."""
     if width is not None and widths is not None:
         raise UserError("--width and --widths: give one of them")
-    if (alone := _alone(opened, width or widths)) is not None:
-        return [alone]
-    if width is None and widths is None and len(opened.widths) > 1:
-        raise UserError(
-            f"--width: give one of {', '.join(map(str, opened.widths))}, or --widths all"
-        )
-    several = (
-        list(opened.widths)
-        if widths in (None, "all")
-        else [parse_width(part) for part in str(widths).split(",")]
-    )
-    chosen = several if width is None else [parse_width(width)]
-    for each in chosen:
-        _demand(opened, each)
-    return list(dict.fromkeys(chosen))
+    only_width = _width_of_submodel(trained, width or widths)
+    if only_width is not None:
+        return [only_width]
+    selected: list[Width] = []
+    if width is not None:
+        selected = [parse_width(width)]
+    elif widths is not None and widths != ALL_WIDTHS:
+        selected = [parse_width(part) for part in widths.split(",")]
+    else:
+        selected = list(trained.widths)
+        if widths is None and len(selected) > 1:
+            known = ", ".join(map(str, selected))
+            raise UserError(f"--width: give one of {known}, or --widths all")
+    for each in selected:
+        _check_width(trained, each)
+    return list(dict.fromkeys(selected))
 
 
-def _alone(opened: TrainedModel, text: str | None) -> Widths | None:
-    """Return the width of a file that holds one submodel; another cannot be asked of it."""
-    held = opened.info(None).width if None in opened.files else None
-    if held is None:
+def _width_of_submodel(trained: TrainedModel, text: str | None) -> Widths | None:
+    """Return the width of a file with one submodel; None if the file has all widths.
+
+    Raise an error if another width is asked for.
+    """
+    if None not in trained.files:
         return None
-    found = parse_layer_widths(held)
-    if text not in (None, "all", held) and (
-        isinstance(found, Mapping) or parse_width(str(text)) != found
-    ):
-        raise UserError(f"{opened.path}: holds the submodel of width {held} alone, not {text}")
-    return found
+    stored = trained.read_info(None).width
+    if stored is None:
+        return None
+    width = parse_layer_widths(stored)
+    if text in (None, ALL_WIDTHS, stored):
+        return width
+    if isinstance(width, Mapping) or parse_width(str(text)) != width:
+        raise UserError(f"{trained.path}: holds the submodel of width {stored} alone, not {text}")
+    return width
 
 
-def _demand(opened: TrainedModel, width: Width) -> None:
-    info = opened.info(width)
-    check_trained(info.plan.family_widths(width), info.space, bool(info.per_width), info.calibrated)
+def _check_width(trained: TrainedModel, width: Width) -> None:
+    info = trained.read_info(width)
+    widths = info.plan.family_widths(width)
+    check_trained(widths, info.space, bool(info.per_width), info.calibrated)
     if width not in info.space.widths:
         out.print(f"Note: the model was not trained at width {width}.", style="yellow")
 
 
-def _key(width: Widths) -> Width | None:
-    """Return the width by which a file may be known."""
-    return None if isinstance(width, Mapping) else parse_width(width)
+def _file_key(width: Widths) -> Width | None:
+    """Return the width under which a trained model may have its file."""
+    if isinstance(width, Mapping):
+        return None
+    return parse_width(width)
 
 
-def _submodel(opened: TrainedModel, width: Widths) -> nn.Module:
-    model: ElasticModel | nn.Module = opened.load(_key(width))
-    return model.cut(width) if isinstance(model, ElasticModel) else model
+def _load_submodel(trained: TrainedModel, width: Widths) -> nn.Module:
+    model: ElasticModel | nn.Module = trained.load_width(_file_key(width))
+    if isinstance(model, ElasticModel):
+        return model.cut(width)
+    return model
 
 
-def _target(
-    opened: TrainedModel, width: Widths, to: str, output: Path | None, several: bool
-) -> Path:
-    """Return where the file of a width goes."""
-    if output is not None and not several:
-        return output
-    source = opened.file(_key(width))
-    stem = source.stem if None in opened.files else "model"
+def _default_path(trained: TrainedModel, width: Widths, suffix: str, folder: Path | None) -> Path:
+    """Return where the file of a width goes: into a folder, or beside its source."""
+    source = trained.file_of(_file_key(width))
+    stem = "model"
+    if None in trained.files:
+        stem = source.stem
     if not isinstance(width, Mapping):
         stem += f"-{str(width).replace('/', 'of')}"
-    if output is not None:
-        _make(output)
-    return (output or source.parent) / f"{stem}{FORMATS[to].suffix}"
+    if folder is None:
+        folder = source.parent
+    else:
+        _make_folder(folder)
+    return folder / f"{stem}{suffix}"
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--output {folder}: with --widths it names a folder: {error}") from error
+        message = f"must be a folder if there are several widths: {error}"
+        raise UserError(message, field="output", value=folder) from error
 
 
-def _show(done: list[ExportedModel], title: str) -> None:
-    widest = next((row.latency for row in done if row.width == 1), None)
+def _print_files(exported: list[ExportedModel], title: str) -> None:
     table = Table(title=title)
     table.add_column("width", no_wrap=True)
     table.add_column("file", overflow="fold")
     for name in ("bytes", "difference", "ms", "/ full", "MACs / full"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in done:
-        shares = (
-            "" if widest is None else f"{row.latency / widest:.2f}",
-            f"{row.macs / row.full_macs:.2f}",
+    full_latency = _full_latency(exported)
+    for file in exported:
+        label = str(file.width)
+        if isinstance(file.width, Mapping):
+            label = "by layer"
+        latency_ratio = ""
+        if full_latency is not None:
+            latency_ratio = format_ratio(file.latency, full_latency)
+        table.add_row(
+            label,
+            file.path.name,
+            f"{file.bytes:,}",
+            f"{file.difference:.1e}",
+            f"{file.latency * 1e3:.3g}",
+            latency_ratio,
+            format_ratio(file.macs, file.full_macs),
         )
-        numbers = f"{row.bytes:,}", f"{row.difference:.1e}", f"{row.latency * 1e3:.3g}"
-        label = "by layer" if isinstance(row.width, Mapping) else str(row.width)
-        table.add_row(label, row.path.name, *numbers, *shares)
     out.print(table)
-    takes = " and ".join(f"{i['name']} {'x'.join(map(str, i['shape']))}" for i in done[0].inputs)
-    batch = f"any batch ({takes})" if done[0].open_batch else f"{takes} alone"
-    notes = "; ".join(
-        filter(None, (batch, done[0].note, "ms: the smallest batch, one thread, this machine"))
-    )
-    out.print(f"In {done[0].path.resolve().parent}: {notes}.", markup=False, soft_wrap=True)
+    folder = exported[0].path.resolve().parent
+    print_line(f"In {folder}: {_describe_file(exported[0])}.")
+
+
+def _full_latency(exported: list[ExportedModel]) -> float | None:
+    """Return the latency at full width, if that is among the files."""
+    for file in exported:
+        if file.width == 1:
+            return file.latency
+    return None
+
+
+def _describe_file(file: ExportedModel) -> str:
+    """Say which inputs a file takes, and how its latency was measured."""
+    inputs = []
+    for item in file.inputs:
+        shape = "x".join(map(str, item["shape"]))
+        inputs.append(f"{item['name']} {shape}")
+    joined = " and ".join(inputs)
+    notes = [f"{joined} alone"]
+    if file.open_batch:
+        notes = [f"any batch ({joined})"]
+    if file.note:
+        notes.append(file.note)
+    notes.append(LATENCY_NOTE)
+    return "; ".join(notes)

@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from fjord.cli.tables import out, print_line, print_table, print_text
 from fjord.core.width import parse_space
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.footprint import CONVENTION, measure_footprints
@@ -15,19 +14,15 @@ from fjord.elastic.storage import read_model_info, write_submodel
 from fjord.elastic.summary import describe_plan
 from fjord.models.catalog import PAPER_MODELS, CatalogEntry, find_model
 
-out = Console(highlight=False)
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        help=f"{', '.join(PAPER_MODELS)}, or your own as module:function (inspect also takes a saved file)."
-    ),
-]
+MODEL_HELP = (
+    f"{', '.join(PAPER_MODELS)}, or your own as module:function (inspect also takes a saved file)."
+)
+Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
 Input = Annotated[
     str | None,
     typer.Option(
         "--input",
-        help="Shape of a batch of numbers, such as 2x3x32x32; other inputs: return (model, inputs).",
+        help="Shape of a batch of numbers, such as 2x3x32x32; for others return (model, inputs).",
     ),
 ]
 Widths = Annotated[str, typer.Option(help="uniform-5, or a list such as 1/4,1/2,1.")]
@@ -42,10 +37,14 @@ def build_elastic(
 ) -> tuple[ElasticModel, CatalogEntry]:
     """Return a model by name as an elastic one, with its example inputs."""
     entry = find_model(name, shape)
-    whole = [*entry.freeze, *(freeze or [])]
-    return elasticize(
-        entry.model, entry.inputs, widths=parse_space(widths), freeze=whole, round_to=round_to
-    ), entry
+    model = elasticize(
+        entry.model,
+        entry.inputs,
+        widths=parse_space(widths),
+        freeze=[*entry.freeze, *(freeze or [])],
+        round_to=round_to,
+    )
+    return model, entry
 
 
 def inspect_model(
@@ -55,14 +54,14 @@ def inspect_model(
     freeze: Freeze = None,
     round_to: RoundTo = 1,
 ) -> None:
-    """Explain a model, or a saved file: its unit families, their layers, and what is frozen and why."""
+    """Explain a model or a saved file: its unit families, their layers, what is frozen and why."""
     if model.endswith(".safetensors") or Path(model).is_file():
         info = read_model_info(model)
-        out.print(f"{model}: {info.model}, BatchNorm: {info.norms}", markup=False)
-        out.print(describe_plan(info.plan, info.space), markup=False, end="", soft_wrap=True)
+        print_line(f"{model}: {info.model}, BatchNorm: {info.norms}")
+        print_text(describe_plan(info.plan, info.space))
         return
     elastic, _ = build_elastic(model, input, widths, freeze, round_to)
-    out.print(elastic.summary(), markup=False, end="", soft_wrap=True)
+    print_text(elastic.summary())
 
 
 def print_footprint(
@@ -75,24 +74,13 @@ def print_footprint(
 ) -> None:
     """Print multiply-accumulates, parameters, bytes and training memory at each width."""
     elastic, entry = build_elastic(model, input, widths, freeze, round_to)
-    table = Table(
-        "width",
-        "MACs",
-        "weights",
-        "parameters",
-        "bytes",
-        f"training memory (batch {batch})",
-        title=model,
-    )
+    rows = []
     for row in measure_footprints(elastic, entry.inputs, batch=batch):
-        table.add_row(
-            str(row.width),
-            *(
-                f"{n:,}"
-                for n in (row.macs, row.weights, row.parameters, row.bytes, row.training_bytes)
-            ),
-        )
-    out.print(table)
+        counts = (row.macs, row.weights, row.parameters, row.bytes, row.training_bytes)
+        rows.append([str(row.width), *[f"{count:,}" for count in counts]])
+    memory_column = f"training memory (batch {batch})"
+    columns = ("width", "MACs", "weights", "parameters", "bytes", memory_column)
+    print_table(columns, rows, title=model)
     out.print(CONVENTION)
 
 
@@ -105,5 +93,5 @@ def cut_file(
 ) -> None:
     """Cut the weights of one width out of a saved elastic model, reading nothing else."""
     tensors = write_submodel(file, width, output)
-    size = sum(t.numel() * t.element_size() for t in tensors.values())
-    out.print(f"{output}: {len(tensors)} tensors, {size:,} bytes", markup=False)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    print_line(f"{output}: {len(tensors)} tensors, {size:,} bytes")

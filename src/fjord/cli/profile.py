@@ -1,40 +1,39 @@
-"""`fjord profile`: what training costs on this device at each width, and the widest that fits a budget."""
+"""`fjord profile`: what training costs on this device at each width, and the widest that fits."""
 
-import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from torch import Tensor
 
 from fjord.cli.models import Freeze, Input
 from fjord.cli.runs import Settings
+from fjord.cli.tables import STANDARD_OUTPUT, print_line, print_table, write_json
 from fjord.core.errors import UserError
 from fjord.core.units import format_bytes, format_seconds
 from fjord.core.width import WidthSpace, parse_space, uniform_widths
 from fjord.devices.budget import Budget
-from fjord.devices.profile import BudgetVerdict, DeviceProfile
+from fjord.devices.profile import BudgetVerdict, DeviceProfile, WidthCost
 from fjord.elastic.elasticize import elasticize
+from fjord.elastic.model import ElasticModel
 from fjord.experiments.experiment import Experiment
-from fjord.experiments.profiling.profile import profile_training as profile_model
+from fjord.experiments.profiling.profile import profile_training
 from fjord.experiments.recipes.find import RECIPES, apply_settings, find_function
 from fjord.models.catalog import PAPER_MODELS, CatalogEntry, find_model, make_entry
 
-out = Console(highlight=False)
-told = Console(stderr=True, highlight=False)
-KINDS: dict[bool | None, str] = {
+progress = Console(stderr=True, highlight=False)
+PROGRESS_COLUMNS = 60
+DIGITS = 3
+KD_NAMES: dict[bool | None, str] = {
     True: "with distillation",
     False: "without distillation",
     None: "as the method trains",
 }
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        help=f"{', '.join(PAPER_MODELS)}; your own module:function or file.py:function; or a recipe of `fjord list`."
-    ),
-]
+MODEL_HELP = (
+    f"{', '.join(PAPER_MODELS)}; your own module:function or file.py:function; "
+    "or a recipe of `fjord list`."
+)
+Model = Annotated[str, typer.Argument(help=MODEL_HELP)]
 Deadline = Annotated[
     str | None, typer.Option(help="Time for download, training and upload, such as 60s.")
 ]
@@ -78,62 +77,84 @@ def profile_device(
     input: Input = None,
     freeze: Freeze = None,
 ) -> None:
-    """Measure step time, training memory and bytes at each width; name the widest that fits a budget."""
+    """Measure step time, memory and bytes at each width; name the widest that fits a budget."""
     limits = {"deadline": deadline, "memory": memory, "bandwidth": bandwidth, "examples": examples}
     budget = Budget.parse(limits)
-    space = parse_space(widths) if widths else None
-    found = _found(model, input, settings or [])
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "epochs": epochs,
         "kd": kd,
         "examples": budget.examples,
+        "device": name,
+        "name": model,
+        "on_progress": _show_progress,
     }
-    options |= {"measure": measure.split(",") if measure else None, "device": name, "name": model}
-    options["say"] = _say
-    if isinstance(found, Experiment):
-        result = profile_model(found, widths=space, **options)
+    if measure:
+        options["measure"] = measure.split(",")
+    space = None
+    if widths:
+        space = parse_space(widths)
+    source = _find_source(model, input, settings or [])
+    if isinstance(source, Experiment):
+        result = profile_training(source, widths=space, **options)
+        asked_kinds = result.kd_kinds[:1]  # the recipe's own
     else:
-        inputs = _only_input(found, model)
-        result = profile_model(_elastic(found, space, freeze), inputs, **options)
-    _say("")
-    if to_json != "-":
-        _show(result, budget)
+        inputs = _single_input(source, model)
+        result = profile_training(_make_elastic(source, space, freeze), inputs, **options)
+        asked_kinds = result.kd_kinds
+    _show_progress("")
+    if to_json != STANDARD_OUTPUT:
+        _print_profile(result, budget)
     if to_json:
-        _write(result, budget, to_json)
-    asked = result.kd_kinds[:1] if isinstance(found, Experiment) else result.kd_kinds
-    if budget != Budget() and not any(
-        v.fits for kind in asked for v in result.check_budget(budget, kind)
-    ):
-        result.widest_fit(budget, asked[0])  # says what would do
+        data = {**result.to_json(), **result.fit_summary(budget)}
+        if write_json(data, to_json, field="to_json"):
+            print_line(f"Profile: {to_json}")
+    if budget != Budget() and not _any_fits(result, budget, asked_kinds):
+        result.widest_fit(budget, asked_kinds[0])  # raises an error that names a sufficient budget
 
 
-def _say(line: str) -> None:
-    """Show on a terminal what is going on, in one line; without a thread of its own, as this process is forked."""
-    if told.is_terminal:
-        told.print(f"{line:<60}", end="\r")
+def _any_fits(profile: DeviceProfile, budget: Budget, kinds: tuple[bool | None, ...]) -> bool:
+    for kd in kinds:
+        if any(verdict.fits for verdict in profile.check_budget(budget, kd)):
+            return True
+    return False
 
 
-def _found(name: str, shape: str | None, settings: list[str]) -> Experiment | CatalogEntry:
+def _show_progress(line: str) -> None:
+    """Show one line on a terminal; without a thread of its own, as this process is forked."""
+    if progress.is_terminal:
+        progress.print(f"{line:<{PROGRESS_COLUMNS}}", end="\r")
+
+
+def _find_source(name: str, shape: str | None, settings: list[str]) -> Experiment | CatalogEntry:
     """Return a recipe's experiment, or a model; a file's function may return either."""
-    made = RECIPES[name]() if name in RECIPES else None
-    if made is None and name.partition(":")[0].endswith(".py"):
+    made: Any = None
+    if name in RECIPES:
+        made = RECIPES[name]()
+    elif name.partition(":")[0].endswith(".py"):
         made = find_function(name)()
     if isinstance(made, Experiment):
         if shape is not None:
-            raise UserError(f"--input {shape}: recipe {name} brings its own data")
+            message = f"is only for models: recipe {name} brings its own data"
+            raise UserError(message, field="input", value=shape)
         return apply_settings(made, settings)
     if settings:
-        raise UserError(f"--set {settings[0]}: {name} is a model; only recipes have settings")
-    if made is None and ":" not in name and name not in PAPER_MODELS:
+        message = f"is only for recipes: {name} is a model, which has no settings"
+        raise UserError(message, field="settings", value=settings[0])
+    if made is not None:
+        return make_entry(made, name, shape)
+    if ":" not in name and name not in PAPER_MODELS:
         known = ", ".join([*PAPER_MODELS, *RECIPES])
         raise UserError(
-            f"model {name!r} is neither one of {known} nor of the form module:function or file.py:function"
+            f"model {name!r} is neither one of {known} nor of the form module:function or "
+            "file.py:function"
         )
-    return find_model(name, shape) if made is None else make_entry(made, name, shape)
+    return find_model(name, shape)
 
 
-def _elastic(entry: CatalogEntry, space: WidthSpace | None, freeze: list[str] | None) -> Any:
+def _make_elastic(
+    entry: CatalogEntry, space: WidthSpace | None, freeze: list[str] | None
+) -> ElasticModel:
     return elasticize(
         entry.model,
         entry.inputs,
@@ -142,91 +163,98 @@ def _elastic(entry: CatalogEntry, space: WidthSpace | None, freeze: list[str] | 
     )
 
 
-def _only_input(entry: CatalogEntry, name: str) -> Any:
+def _single_input(entry: CatalogEntry, name: str) -> Tensor:
     if len(entry.inputs) != 1:
         raise UserError(
-            f"model {name!r} takes {len(entry.inputs)} inputs; clients train on one tensor of examples"
+            f"model {name!r} takes {len(entry.inputs)} inputs; "
+            "clients train on one tensor of examples"
         )
-    return entry.inputs[0]
+    inputs: Tensor = entry.inputs[0]
+    return inputs
 
 
-def _show(profile: DeviceProfile, budget: Budget) -> None:
+def _print_profile(profile: DeviceProfile, budget: Budget) -> None:
     limited = budget.deadline is not None or budget.memory is not None
-    for kind in profile.kd_kinds:
-        verdicts = profile.check_budget(budget, kind)
-        title = f"{profile.model} on {profile.device}, {KINDS[kind]}"
-        columns = [
-            "width",
-            "a step",
-            "memory",
-            "down",
-            "up",
-            *(["a round"] if budget.examples else []),
-        ]
-        table = Table(*columns, *(["in the budget?"] if limited else []), title=title)
+    columns = ["width", "a step", "memory", "down", "up"]
+    if budget.examples:
+        columns.append("a round")
+    if limited:
+        columns.append("in the budget?")
+    for kd in profile.kd_kinds:
+        verdicts = profile.check_budget(budget, kd)
+        rows = []
         for verdict in verdicts:
-            table.add_row(*_row(verdict, budget), *([_judged(verdict, budget)] if limited else []))
-        out.print(table)
+            row = _format_costs(verdict, budget)
+            if limited:
+                row.append(_format_verdict(verdict, budget))
+            rows.append(row)
+        title = f"{profile.model} on {profile.device}, {KD_NAMES[kd]}"
+        print_table(columns, rows, title=title)
         if limited:
-            fitting = [v.cost.width for v in verdicts if v.fits]
-            answer = f"width {max(fitting)}" if fitting else "none"
-            out.print(f"The widest that fits, {KINDS[kind]}: {answer}", markup=False)
-    rest = (
-        "~ is predicted; a"
-        if any("predicted" in (c.time, c.memory) for c in profile.costs)
-        else "A"
-    )
-    out.print(
-        f"{rest} client whose ceiling is this width, in batches of {profile.batch_size}, one thread. Memory is what "
-        f"training adds to the process, which takes {format_bytes(profile.process_bytes)} before.",
-        soft_wrap=True,
+            print_line(f"The widest that fits, {KD_NAMES[kd]}: {_widest_fit(verdicts)}")
+    print_line(_explain_profile(profile))
+
+
+def _widest_fit(verdicts: list[BudgetVerdict]) -> str:
+    fitting = [verdict.cost.width for verdict in verdicts if verdict.fits]
+    if not fitting:
+        return "none"
+    return f"width {max(fitting)}"
+
+
+def _explain_profile(profile: DeviceProfile) -> str:
+    begin = "A"
+    if any("predicted" in (cost.time, cost.memory) for cost in profile.costs):
+        begin = "~ is predicted; a"
+    process = format_bytes(profile.process_bytes)
+    return (
+        f"{begin} client whose ceiling is this width, in batches of {profile.batch_size}, "
+        "one thread. Memory is what training adds to the process, "
+        f"which takes {process} before."
     )
 
 
-def _row(verdict: BudgetVerdict, budget: Budget) -> list[str]:
+def _format_costs(verdict: BudgetVerdict, budget: Budget) -> list[str]:
+    """Return the costs of one width; what is predicted is marked."""
+    cost = verdict.cost
+    row = _format_cost_cells(cost)
+    if not budget.examples:
+        return row
+    if cost.time == "failed":
+        return [*row, ""]
+    return [*row, _mark_predicted(cost.time) + format_seconds(verdict.seconds, DIGITS)]
+
+
+def _format_cost_cells(cost: WidthCost) -> list[str]:
+    if cost.time == "failed":
+        return [str(cost.width), "-", f"~{format_bytes(cost.memory_bytes)}", "", ""]
+    return [
+        str(cost.width),
+        _mark_predicted(cost.time) + format_seconds(cost.step_seconds, DIGITS),
+        _mark_predicted(cost.memory) + format_bytes(cost.memory_bytes, DIGITS),
+        format_bytes(cost.bytes_down, DIGITS),
+        format_bytes(cost.bytes_up, DIGITS),
+    ]
+
+
+def _mark_predicted(source: str) -> str:
+    if source == "measured":
+        return ""
+    return "~"
+
+
+def _format_verdict(verdict: BudgetVerdict, budget: Budget) -> str:
+    """Say whether a width fits the budget, and if not why."""
     cost = verdict.cost
     if cost.time == "failed":
-        return [
-            str(cost.width),
-            "-",
-            f"~{format_bytes(cost.memory_bytes)}",
-            "",
-            "",
-            *([""] if budget.examples else []),
-        ]
-    mark = {"measured": "", "predicted": "~"}
-    time, memory = mark[cost.time], mark.get(cost.memory, "~")
-    row = [
-        str(cost.width),
-        time + format_seconds(cost.step_seconds, 3),
-        memory + format_bytes(cost.memory_bytes, 3),
-    ]
-    row += [format_bytes(cost.bytes_down, 3), format_bytes(cost.bytes_up, 3)]
-    return [*row, time + format_seconds(verdict.seconds, 3)] if budget.examples else row
-
-
-def _judged(verdict: BudgetVerdict, budget: Budget) -> str:
-    if verdict.cost.time == "failed":
-        return f"no: {verdict.cost.note}"
+        return f"no: {cost.note}"
     reasons = []
     if "deadline" in verdict.limits and budget.deadline is not None:
-        reasons.append(
-            f"{format_seconds(verdict.seconds, 3)} of {format_seconds(budget.deadline, 3)}"
-        )
+        seconds = format_seconds(verdict.seconds, DIGITS)
+        reasons.append(f"{seconds} of {format_seconds(budget.deadline, DIGITS)}")
     if "memory" in verdict.limits and budget.memory is not None:
-        reasons.append(
-            f"{format_bytes(verdict.cost.memory_bytes, 3)} of {format_bytes(budget.memory, 3)}"
-        )
-    return f"no: {', '.join(reasons)}" if reasons else "yes"
-
-
-def _write(profile: DeviceProfile, budget: Budget, where: str) -> None:
-    text = json.dumps({**profile.to_json(), **profile.fit_summary(budget)}, indent=1)
-    if where == "-":
-        print(text)
-        return
-    try:
-        Path(where).write_text(text + "\n")
-    except OSError as error:
-        raise UserError(f"--json {where}: cannot be written: {error}") from error
-    out.print(f"Profile: {where}", markup=False, soft_wrap=True)
+        memory = format_bytes(cost.memory_bytes, DIGITS)
+        reasons.append(f"{memory} of {format_bytes(budget.memory, DIGITS)}")
+    if not reasons:
+        return "yes"
+    return f"no: {', '.join(reasons)}"

@@ -1,4 +1,4 @@
-"""`fjord search`: the best widths layer by layer under a budget."""
+"""`fjord search`: the best widths by layer under a budget."""
 
 import json
 import tempfile
@@ -8,24 +8,25 @@ from typing import Annotated, Self
 
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 from fjord.cli.inference import Data, Threads, use_threads
-from fjord.cli.trained import RECIPE, TrainedModel, open_trained
+from fjord.cli.tables import out, print_line, print_table
+from fjord.cli.trained import NEEDS_RECIPE, TrainedModel, open_trained
 from fjord.core.errors import UserError
 from fjord.core.seeding import derive_seed
+from fjord.core.width import Widths
 from fjord.data.federated import FederatedData
 from fjord.deploy.limits import CostLimits, format_cost
-from fjord.deploy.search import SearchResult
-from fjord.deploy.search import search_widths as find_widths
+from fjord.deploy.search import SearchResult, search_widths
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.storage import write_submodel
 from fjord.training.evaluate import Batches, score_network
 
-out = Console(highlight=False)
-BATCH = 50
+BATCH_SIZE = 50
+NUM_UNLABELLED = 8
+"""How many batches BatchNorm statistics are measured on."""
+SHOWN_LAYERS = 3
 
 
 def search_submodel(
@@ -52,124 +53,134 @@ def search_submodel(
     ] = None,
     threads: Threads = 1,
 ) -> None:
-    """Find the best widths layer by layer under a budget, on a trained model, with no retraining."""
+    """Find the best widths by layer under a budget, for a trained model, with no retraining."""
     if examples < 1:
-        raise UserError(f"--examples {examples}: must be at least 1")
+        raise UserError("must be at least 1", field="examples", value=examples)
     if output is not None and not output.parent.is_dir():
-        raise UserError(f"--output {output}: the folder {output.parent} does not exist")
+        message = f"cannot be written: the folder {output.parent} does not exist"
+        raise UserError(message, field="output", value=output)
     use_threads(threads)
-    trained = _Task.of(open_trained(checkpoint, RECIPE, recipe=data))
-    limits = CostLimits((trained.data.test.batch(0, 1)[0],), macs, bytes, latency)
-    tried, kept = _halves(trained, examples)
+    task = _SearchTask.from_trained(open_trained(checkpoint, NEEDS_RECIPE, recipe=data))
+    request = (task.data.test.batch(0, 1)[0],)
+    limits = CostLimits(request, macs, bytes, latency)
+    searched, unseen = task.split_test_set(examples)
     with out.status("searching ..."):
-        found = find_widths(
-            trained.model,
-            lambda net: _quality(trained, net, tried),
+        result = search_widths(
+            task.model,
+            lambda net: task.score(net, searched),
             limits,
-            batches=_unlabelled(trained),
+            batches=task.unlabelled_batches(),
             evaluations=evaluations,
             seed=seed,
         )
-    _show(trained, found, limits, kept)
+    _print_scores(task, result, limits, unseen)
+    _print_widths(task.model, result)
     if output is not None:
-        _write(trained, found, output)
+        _write_submodel(task.model, result, output)
 
 
 @dataclass(frozen=True)
-class _Task:
-    """A trained elastic model, the data of its recipe, and what counts there."""
+class _SearchTask:
+    """A trained elastic model, the data of its recipe, and the metric that counts there."""
 
     model: ElasticModel
     data: FederatedData
     metric: str
 
     @classmethod
-    def of(cls, opened: TrainedModel) -> Self:
-        assert opened.source.data is not None  # as neither a model nor a shape was given
-        return cls(opened.elastic(), opened.source.data, opened.source.metric)
+    def from_trained(cls, trained: TrainedModel) -> Self:
+        source = trained.source
+        assert source.data is not None  # as neither a model nor a shape was given
+        return cls(trained.load_elastic(), source.data, source.metric)
+
+    def score(self, net: nn.Module, batches: Batches) -> float:
+        """Return the score of a submodel; more is better."""
+        result = score_network(net, batches)
+        if self.metric == "accuracy":
+            return result.accuracy
+        return -result.perplexity
+
+    def format_score(self, score: float) -> str:
+        if self.metric == "accuracy":
+            return f"{score:.1%}"
+        return f"{-score:.2f}"
+
+    def split_test_set(self, examples: int) -> tuple[Batches, Batches]:
+        """Return two halves of the test set: one to search by, and one the search never sees."""
+        count = len(self.data.test.inputs)
+        if count < 2:
+            raise UserError(
+                "the recipe has a single test example: too few to search by one part and report "
+                "on another"
+            )
+        generator = torch.Generator().manual_seed(derive_seed(0, "search", "halves"))
+        order = torch.randperm(count, generator=generator)
+        half = count // 2
+        searched = order[: min(half, examples)]
+        return self._test_batches(searched), self._test_batches(order[half:])
+
+    def _test_batches(self, rows: Tensor) -> Batches:
+        test = self.data.test
+        batches = []
+        for part in rows.split(BATCH_SIZE):
+            batches.append((test.prepare(test.inputs[part], None), test.targets[part]))
+        return batches
+
+    def unlabelled_batches(self) -> list[Tensor]:
+        """Return some batches of training inputs, of one client after another."""
+        batches: list[Tensor] = []
+        for client in range(self.data.num_clients):
+            inputs, _ = self.data.examples(client)
+            for part in inputs.split(BATCH_SIZE):
+                if len(part) > 1:
+                    batches.append(self.data.prepare(part, None))
+            if len(batches) >= NUM_UNLABELLED:
+                break
+        return batches[:NUM_UNLABELLED]
 
 
-def _quality(trained: _Task, net: nn.Module, batches: Batches) -> float:
-    result = score_network(net, batches)
-    return result.accuracy if trained.metric == "accuracy" else -result.perplexity
+def _print_scores(
+    task: _SearchTask, result: SearchResult, limits: CostLimits, unseen: Batches
+) -> None:
+    """Print the best submodel beside the best width that all layers share."""
+    model = task.model.eval()
+    names = list(limits.given)
+    submodels: list[tuple[str, Widths, dict[str, float], float]] = [
+        (f"width {result.uniform}", result.uniform, result.uniform_costs, result.uniform_score),
+        ("by layer", result.widths, result.costs, result.score),
+    ]
+    rows = []
+    for label, widths, costs, searched_score in submodels:
+        unseen_score = task.score(model.cut(widths).eval(), unseen)
+        row = [label]
+        for name in names:
+            row.append(format_cost(name, costs[name]))
+        row.append(task.format_score(searched_score))
+        row.append(task.format_score(unseen_score))
+        rows.append(row)
+    metric = task.metric
+    columns = ["submodel", *names, f"{metric}, searched", f"{metric}, other examples"]
+    print_table(columns, rows)
 
 
-def _halves(trained: _Task, examples: int) -> tuple[Batches, Batches]:
-    """Return two parts of the test examples: one to search by, and one that the search never sees."""
-    test = trained.data.test
-    if len(test.inputs) < 2:
-        raise UserError(
-            "the recipe has a single test example: too few to search by one part and report on another"
-        )
-    order = torch.randperm(
-        len(test.inputs),
-        generator=torch.Generator().manual_seed(derive_seed(0, "search", "halves")),
-    )
-    half = len(order) // 2
-
-    def batches(rows: Tensor) -> Batches:
-        return [
-            (test.prepare(test.inputs[part], None), test.targets[part])
-            for part in rows.split(BATCH)
-        ]
-
-    return batches(order[: min(half, examples)]), batches(order[half:])
-
-
-def _unlabelled(trained: _Task, most: int = 8) -> list[Tensor]:
-    """Return some batches of training inputs, of one client after another."""
-    found: list[Tensor] = []
-    for client in range(trained.data.num_clients):
-        inputs = trained.data.examples(client)[0]
-        found += [trained.data.prepare(part, None) for part in inputs.split(BATCH) if len(part) > 1]
-        if len(found) >= most:
-            break
-    return found[:most]
-
-
-def _show(trained: _Task, found: SearchResult, limits: CostLimits, kept: Batches) -> None:
-    model, names = trained.model.eval(), list(limits.given)
-    table = Table(
-        "submodel", *names, f"{trained.metric}, searched", f"{trained.metric}, other examples"
-    )
-    best = _quality(trained, model.cut(found.uniform).eval(), kept)
-    costs = found.uniform_costs
-    rows = [(f"width {found.uniform}", costs, found.uniform_score, best)]
-    rows.append(
-        (
-            "by layer",
-            found.costs,
-            found.score,
-            _quality(trained, model.cut(found.widths).eval(), kept),
-        )
-    )
-    for label, paid, searched, unseen in rows:
-        shown = [format_cost(name, paid[name]) for name in names]
-        table.add_row(label, *shown, _number(trained, searched), _number(trained, unseen))
-    out.print(table)
+def _print_widths(model: ElasticModel, result: SearchResult) -> None:
     out.print("Width of each layer, with those that share its units:")
     for family in model.plan.families:
-        layers = ", ".join(family.layers[:3]) + (", ..." if len(family.layers) > 3 else "")
-        out.print(f"  {found.widths[family.name]!s:>5}  {layers}", markup=False, soft_wrap=True)
-    how = (
-        "all that there are"
-        if found.exhaustive
-        else "evolved from the widths that all layers share"
-    )
-    out.print(f"{found.evaluated} submodels tried, {how}.")
+        layers = ", ".join(family.layers[:SHOWN_LAYERS])
+        if len(family.layers) > SHOWN_LAYERS:
+            layers += ", ..."
+        print_line(f"  {result.widths[family.name]!s:>5}  {layers}")
+    how = "evolved from the widths that all layers share"
+    if result.exhaustive:
+        how = "all that there are"
+    out.print(f"{result.evaluated} submodels tried, {how}.")
 
 
-def _number(trained: _Task, value: float) -> str:
-    return f"{value:.1%}" if trained.metric == "accuracy" else f"{-value:.2f}"
-
-
-def _write(trained: _Task, found: SearchResult, output: Path) -> None:
+def _write_submodel(model: ElasticModel, result: SearchResult, output: Path) -> None:
     """Write the submodel as `fjord cut` would, with the statistics that were measured for it."""
+    widths = {name: str(width) for name, width in result.widths.items()}
     with tempfile.TemporaryDirectory(prefix="fjord-") as folder:
         whole = Path(folder) / "whole.safetensors"
-        trained.model.save(whole)
-        write_submodel(whole, {name: str(width) for name, width in found.widths.items()}, output)
-    out.print(
-        f"Written: {output}; widths {json.dumps({n: str(w) for n, w in found.widths.items()})}",
-        soft_wrap=True,
-    )
+        model.save(whole)
+        write_submodel(whole, widths, output)
+    print_line(f"Written: {output}; widths {json.dumps(widths)}")

@@ -1,20 +1,21 @@
 """`fjord tiers`: a fleet's profiles, or a table of its devices, as tiers with ceilings."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from fjord.cli.profile import KINDS, Bandwidth, Deadline, Examples, Memory
+from fjord.cli.profile import KD_NAMES, Bandwidth, Deadline, Examples, Memory
+from fjord.cli.tables import out, print_line, print_table
 from fjord.core.errors import UserError
 from fjord.devices.budget import Budget
 from fjord.devices.fleet_table import FleetDevice, read_fleet_table
 from fjord.devices.grouping import DeviceGrouping, group_devices, write_ceilings
 from fjord.devices.profile import BudgetVerdict, DeviceProfile, read_profile
 
-out = Console(highlight=False)
+MOST_EXCLUDED = 5
+"""How many of the devices that cannot take part are listed."""
 
 
 def group_fleet(
@@ -44,82 +45,108 @@ def group_fleet(
     limits = {"deadline": deadline, "memory": memory, "bandwidth": bandwidth, "examples": examples}
     budget = Budget.parse(limits)
     if clients is not None and clients < 1:
-        raise UserError(f"--clients {clients}: must be at least 1")
-    fleet = read_fleet_table(files, None if profile is None else read_profile(profile))
-    kind = _kind(fleet[0].profile, kd)
-    grouped = group_devices(fleet, budget, tiers, kind)
-    _show(fleet, grouped, kind, budget)
+        raise UserError("must be at least 1", field="clients", value=clients)
+    reference = None
+    if profile is not None:
+        reference = read_profile(profile)
+    devices = read_fleet_table(files, reference)
+    kind = _select_kind(devices[0].profile, kd)
+    grouping = group_devices(devices, budget, tiers, kind)
+    fleet = _GroupedFleet(devices, grouping, kind, budget)
+    fleet.print_tiers()
+    fleet.print_excluded()
     if output is not None:
-        ceilings = grouped.client_ceilings(clients)
-        write_ceilings(output, ceilings)
-        able = len(grouped.client_ceilings())
-        dealt = "" if clients is None else f", dealt from the {able} devices that can take part"
-        out.print(
-            f"Ceilings of {len(ceilings)} clients{dealt}: {output}", markup=False, soft_wrap=True
-        )
+        _write_clients(output, grouping, clients)
     if plot is not None:
-        _draw(plot, fleet, grouped, kind, budget)
-        out.print(f"Picture: {plot}", markup=False, soft_wrap=True)
+        fleet.draw_plot(plot)
+        print_line(f"Picture: {plot}")
 
 
-def _kind(profile: DeviceProfile, kd: bool | None) -> bool | None:
-    """Return with or without distillation: as asked, or what the profile names first, the recipe's own."""
+def _select_kind(profile: DeviceProfile, kd: bool | None) -> bool | None:
+    """Return with or without distillation: as asked, or the profile's first, the recipe's own."""
     if kd is None:
         return profile.kd_kinds[0]
     if kd not in profile.kd_kinds:
-        raise UserError(f"--{'kd' if kd else 'no-kd'}: the profiles were not measured {KINDS[kd]}")
+        option = "--no-kd"
+        if kd:
+            option = "--kd"
+        raise UserError(f"{option}: the profiles were not measured {KD_NAMES[kd]}")
     return kd
 
 
-def _show(
-    fleet: list[FleetDevice], grouped: DeviceGrouping, kind: bool | None, budget: Budget
-) -> None:
-    total = sum(grouped.counts.values())
-    title = f"{total} devices, {fleet[0].profile.model} {KINDS[kind]}"
-    table = Table("ceiling", "can carry it", "left out by it", "in this tier", title=title)
-    for width in grouped.widths:
-        lost = grouped.count_excluded(width)
-        tier = f"{grouped.count_in_tier(width)}" if width in grouped.tiers else "-"
-        table.add_row(str(width), str(total - lost), f"{lost} ({lost / total:.0%})", tier)
-    out.print(table)
-    unfit = [machine for machine in fleet if grouped.widest_fits[machine.name] is None]
-    for machine in unfit[:5]:
-        limits = " and ".join(machine.check_budget(budget, kind)[0].limits) or "a failed try"
-        out.print(
-            f"{machine.name} cannot take part: {limits} rules out even {grouped.widths[0]}",
-            markup=False,
-        )
-    if len(unfit) > 5:
-        out.print(f"... and {len(unfit) - 5} more kinds of devices cannot take part")
+def _write_clients(output: Path, grouping: DeviceGrouping, clients: int | None) -> None:
+    ceilings = grouping.client_ceilings(clients)
+    write_ceilings(output, ceilings)
+    dealt = ""
+    if clients is not None:
+        able = len(grouping.client_ceilings())
+        dealt = f", dealt from the {able} devices that can take part"
+    print_line(f"Ceilings of {len(ceilings)} clients{dealt}: {output}")
 
 
-def _draw(
-    path: Path, fleet: list[FleetDevice], grouped: DeviceGrouping, kind: bool | None, budget: Budget
-) -> None:
-    from fjord.report.fleet import DeviceRow, draw_fleet
+@dataclass(frozen=True)
+class _GroupedFleet:
+    """The devices of a fleet, their tiers, and the budget that led to them."""
 
-    words = {m.name: tuple(_word(v) for v in m.check_budget(budget, kind)) for m in fleet}
-    rows = [
-        DeviceRow(m.name, m.count, words[m.name], grouped.device_ceiling(m.name)) for m in fleet
-    ]
-    left_out = [grouped.count_excluded(width) for width in grouped.widths]
-    draw_fleet(
-        path,
-        grouped.widths,
-        rows,
-        left_out,
-        grouped.tiers,
-        f"{fleet[0].profile.model}, {KINDS[kind]}",
-    )
+    devices: list[FleetDevice]
+    grouping: DeviceGrouping
+    kd: bool | None
+    budget: Budget
+
+    @property
+    def title(self) -> str:
+        return self.devices[0].profile.model
+
+    def print_tiers(self) -> None:
+        grouping = self.grouping
+        total = sum(grouping.counts.values())
+        rows = []
+        for width in grouping.widths:
+            excluded = grouping.count_excluded(width)
+            in_tier = "-"
+            if width in grouping.tiers:
+                in_tier = str(grouping.count_in_tier(width))
+            share = f"{excluded} ({excluded / total:.0%})"
+            rows.append([str(width), str(total - excluded), share, in_tier])
+        columns = ("ceiling", "can carry it", "left out by it", "in this tier")
+        title = f"{total} devices, {self.title} {KD_NAMES[self.kd]}"
+        print_table(columns, rows, title=title)
+
+    def print_excluded(self) -> None:
+        """Name the devices that cannot take part, and the limits that rule them out."""
+        widest = self.grouping.widest_fits
+        excluded = [device for device in self.devices if widest[device.name] is None]
+        smallest = self.grouping.widths[0]
+        for device in excluded[:MOST_EXCLUDED]:
+            verdict = device.check_budget(self.budget, self.kd)[0]
+            limits = " and ".join(verdict.limits) or "a failed try"
+            print_line(f"{device.name} cannot take part: {limits} rules out even {smallest}")
+        more = len(excluded) - MOST_EXCLUDED
+        if more > 0:
+            out.print(f"... and {more} more kinds of devices cannot take part")
+
+    def draw_plot(self, path: Path) -> None:
+        """Draw which device can run which width."""
+        from fjord.report.fleet import DeviceRow, draw_fleet
+
+        rows = []
+        for device in self.devices:
+            verdicts = device.check_budget(self.budget, self.kd)
+            words = tuple(_verdict_word(verdict) for verdict in verdicts)
+            ceiling = self.grouping.device_ceiling(device.name)
+            rows.append(DeviceRow(device.name, device.count, words, ceiling))
+        widths = self.grouping.widths
+        excluded = [self.grouping.count_excluded(width) for width in widths]
+        title = f"{self.title}, {KD_NAMES[self.kd]}"
+        draw_fleet(path, widths, rows, excluded, self.grouping.tiers, title)
 
 
-def _word(verdict: BudgetVerdict) -> str:
+def _verdict_word(verdict: BudgetVerdict) -> str:
+    """Return why a width does not fit, in the words of the plot."""
     if verdict.fits:
         return "yes"
-    return (
-        "failed"
-        if not verdict.limits
-        else "both"
-        if len(verdict.limits) == 2
-        else verdict.limits[0]
-    )
+    if not verdict.limits:
+        return "failed"
+    if len(verdict.limits) == 2:
+        return "both"
+    return verdict.limits[0]

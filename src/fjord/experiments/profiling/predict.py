@@ -1,7 +1,11 @@
-"""What can be said of a ceiling without running it: from shapes alone, and from the ceilings that were measured."""
+"""What can be said of a ceiling without training it.
+
+Some follows from shapes alone, and some from the ceilings that were measured.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,58 +23,77 @@ from fjord.training.objective import Objective
 
 @dataclass(frozen=True)
 class WorkloadShape:
-    """A ceiling as its shapes tell it."""
+    """What the shapes of a ceiling's tensors show."""
 
     task: Assignment
     passes: dict[Width, list[Width]]
     """For each width that the client samples, the submodels that such a step runs."""
     costs: dict[Width, Footprint]
-    """What one submodel costs, for a whole batch."""
+    """The cost of one submodel, for a whole batch."""
     batch_size: int
     momentum: bool
     examples_bytes: int = 0
 
     @property
     def memory(self) -> int:
-        """What is held, and gradients and activations of the dearest step; or gradients and what is sent back."""
+        """The memory of training.
+
+        It is that of the whole round, and the larger of two: gradients and activations of the
+        largest step, or gradients and the update that is sent back.
+        """
         kept = {width: cost.training_bytes - cost.bytes for width, cost in self.costs.items()}
-        return self._held + max(2 * total_bytes(self.task.tensors), self._dearest(kept))
+        update = 2 * total_bytes(self.task.tensors)
+        return self._round_bytes + max(update, self._largest_step(kept))
 
     @property
     def least(self) -> int:
-        """What must be there at once: what is held, and what is sent back or the activations of the dearest step."""
-        activations = {
-            width: max(0, cost.training_bytes - 2 * cost.bytes)
-            for width, cost in self.costs.items()
-        }
-        return self._held + max(total_bytes(self.task.tensors), self._dearest(activations))
+        """The memory that must be there at once.
+
+        It is that of the whole round, and the update or the activations of the largest step.
+        """
+        activations = {}
+        for width, cost in self.costs.items():
+            activations[width] = max(0, cost.training_bytes - 2 * cost.bytes)
+        update = total_bytes(self.task.tensors)
+        return self._round_bytes + max(update, self._largest_step(activations))
 
     @property
-    def _held(self) -> int:
-        """All through a round: the slice as it came and in training, momentum, corrections and examples."""
-        slices = (3 if self.momentum else 2) * total_bytes(self.task.tensors)
+    def _round_bytes(self) -> int:
+        """The memory that is in use all through a round.
+
+        This is the slice as it came and in training, momentum, corrections and examples.
+        """
+        copies = 2
+        if self.momentum:
+            copies = 3
+        slices = copies * total_bytes(self.task.tensors)
         return slices + total_bytes(self.task.correction) + self.examples_bytes
 
-    def _dearest(self, values: Mapping[Width, int]) -> int:
-        return max(sum(values[run] for run in set(runs)) for runs in self.passes.values())
+    def _largest_step(self, values: Mapping[Width, int]) -> int:
+        sums = []
+        for submodels in self.passes.values():
+            sums.append(sum(values[width] for width in set(submodels)))
+        return max(sums)
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of a step, forward and backward, averaged over the widths sampled."""
-        each = {w: sum(self.costs[run].macs for run in runs) for w, runs in self.passes.items()}
-        return round(
-            3 * self.batch_size * self.mean({width: float(macs) for width, macs in each.items()})
-        )
+        """Multiply-accumulates of a step, forward and backward, averaged over sampled widths."""
+        forward = {}
+        for width, submodels in self.passes.items():
+            total = sum(self.costs[submodel].macs for submodel in submodels)
+            forward[width] = float(total)
+        return round(3 * self.batch_size * self.mean(forward))
 
     def mean(self, values: Mapping[Width, float]) -> float:
-        """Return the mean of what each sampled width costs."""
+        """Return the mean of a value over the sampled widths."""
         space = self.task.space
-        return sum(
-            float(p) * values[w] for w, p in zip(space.widths, space.probabilities, strict=True)
-        )
+        pairs = zip(space.widths, space.probabilities, strict=True)
+        return sum(float(probability) * values[width] for width, probability in pairs)
 
 
-Seen = dict[tuple[Any, ...], Footprint]
+KnownSteps = Mapping[Width, tuple[WorkloadShape, StepMeasurement]]
+"""The ceilings that were measured, with their shapes."""
+FootprintCache = dict[tuple[Any, ...], Footprint]
 """Footprints by the shapes of a network: ceilings share submodels."""
 
 
@@ -79,101 +102,148 @@ def workload_shape(
     ceiling: Width,
     objective: Objective,
     examples: tuple[Tensor, Tensor],
-    seen: Seen,
+    cache: FootprintCache,
 ) -> WorkloadShape:
     """Return the shapes of a ceiling for a client with these examples."""
-    task, how = federation.task_at(ceiling), federation.training
+    task = federation.task_at(ceiling)
+    training = federation.training
     model = ClientModel(federation.model, task.held, task.space, task.tensors).eval()
-    inputs, targets = federation.data.prepare(examples[0][:2], None), examples[1][:2]
+    inputs = federation.data.prepare(examples[0][:2], None)
+    targets = examples[1][:2]
     nets = {width: model.shared_submodel(width).net for width in task.space.widths}
+    costs = {}
     for width, net in nets.items():
-        if _key(net) not in seen:
-            seen[_key(net)] = measure_footprint(net, width, (inputs,), how.batch_size)
-    costs = {width: seen[_key(net)] for width, net in nets.items()}
+        key = _parameter_shapes(net)
+        if key not in cache:
+            cache[key] = measure_footprint(net, width, (inputs,), training.batch_size)
+        costs[width] = cache[key]
     with torch.no_grad():
         logits = nets[task.space.largest](inputs)
-    passes = {
-        width: _passes(objective, logits, targets, width, task.space.largest)
-        for width in task.space.widths
-    }
-    held = total_bytes(dict(zip(("inputs", "targets"), examples, strict=True)))
-    return WorkloadShape(task, passes, costs, how.batch_size, bool(how.momentum), held)
+    passes = {}
+    for width in task.space.widths:
+        passes[width] = _submodels_run(objective, logits, targets, width, task.space.largest)
+    examples_bytes = total_bytes({"inputs": examples[0], "targets": examples[1]})
+    return WorkloadShape(
+        task, passes, costs, training.batch_size, bool(training.momentum), examples_bytes
+    )
 
 
-def _key(net: nn.Module) -> tuple[Any, ...]:
+def _parameter_shapes(net: nn.Module) -> tuple[torch.Size, ...]:
     return tuple(tensor.shape for tensor in net.parameters())
 
 
-def _passes(
+def _submodels_run(
     objective: Objective, logits: Tensor, targets: Tensor, width: Width, widest: Width
 ) -> list[Width]:
-    """Return which submodels a loss runs, by asking it."""
-    ran: list[Width] = []
+    """Return which submodels a loss runs, by calling it with fixed logits."""
+    submodels: list[Width] = []
 
-    def watched(width: Width) -> Tensor:
-        ran.append(width)
+    def logits_at(width: Width) -> Tensor:
+        submodels.append(width)
         return logits
 
     with torch.no_grad():
-        objective(watched, targets, width, widest)
-    return ran
+        objective(logits_at, targets, width, widest)
+    return submodels
 
 
 def predict_memory(shape: WorkloadShape, known: Mapping[Width, tuple[WorkloadShape, int]]) -> int:
-    """Return the memory of a ceiling from its shapes, corrected by what was measured of others."""
-    points = sorted((float(other.memory), float(measured)) for other, measured in known.values())
-    return max(1, round(_on_line(shape.memory, points, default=float(shape.memory))))
+    """Return the memory of a ceiling from its shapes, corrected by measurements of others."""
+    points = []
+    for other, measured in known.values():
+        points.append((float(other.memory), float(measured)))
+    memory = _interpolate(shape.memory, sorted(points), default=float(shape.memory))
+    return max(1, round(memory))
 
 
-def predict_steps(
-    shape: WorkloadShape, known: Mapping[Width, tuple[WorkloadShape, StepMeasurement]]
-) -> dict[Width, float]:
-    """Return the step time at each width sampled: the sum of what each submodel that runs takes in measured steps."""
-    alone = _pass_seconds(known)
-    points = sorted((float(_macs(known, width)), seconds) for width, seconds in alone.items())
+def predict_steps(shape: WorkloadShape, known: KnownSteps) -> dict[Width, float]:
+    """Return the step time at each sampled width.
+
+    It is the sum of the times that each submodel that runs took in measured steps. The time of a
+    submodel that was never run follows from its multiply-accumulates.
+    """
+    pass_seconds = _pass_seconds(known)
+    points = []
+    for width, seconds in pass_seconds.items():
+        points.append((float(_submodel_macs(known, width)), seconds))
+    points.sort()
     for width, cost in shape.costs.items():
-        if width not in alone:
-            alone[width] = max(0.0, _on_line(cost.macs, points, default=0.0))
-    return {width: sum(alone[run] for run in runs) for width, runs in shape.passes.items()}
+        if width not in pass_seconds:
+            pass_seconds[width] = max(0.0, _interpolate(cost.macs, points, default=0.0))
+    steps = {}
+    for width, submodels in shape.passes.items():
+        steps[width] = sum(pass_seconds[submodel] for submodel in submodels)
+    return steps
 
 
-def predict_setup(
-    shape: WorkloadShape, known: Mapping[Width, tuple[WorkloadShape, StepMeasurement]]
-) -> float:
-    """Return the seconds before and after the steps: they grow with the number of submodels that are built."""
-    points = sorted((float(len(other.costs)), measured.setup) for other, measured in known.values())
-    return max(0.0, _on_line(len(shape.costs), points, default=0.0))
+def predict_setup(shape: WorkloadShape, known: KnownSteps) -> float:
+    """Return the seconds before and after the steps.
+
+    They grow with the number of submodels that are built.
+    """
+    points = []
+    for other, measured in known.values():
+        points.append((float(len(other.costs)), measured.setup))
+    return max(0.0, _interpolate(len(shape.costs), sorted(points), default=0.0))
 
 
-def _pass_seconds(
-    known: Mapping[Width, tuple[WorkloadShape, StepMeasurement]],
-) -> dict[Width, float]:
-    """Return what one pass of each submodel takes: the best fit to all steps that were measured."""
-    steps = [(s.passes[w], t) for s, measured in known.values() for w, t in measured.steps.items()]
-    widths = sorted({run for runs, _ in steps for run in runs})
-    counts = np.array([[runs.count(width) for width in widths] for runs, _ in steps], dtype=float)
-    found = np.linalg.lstsq(counts, np.array([seconds for _, seconds in steps]), rcond=None)[0]
-    return {width: float(max(0.0, value)) for width, value in zip(widths, found, strict=True)}
+def _pass_seconds(known: KnownSteps) -> dict[Width, float]:
+    """Return the seconds of one pass of each submodel: the best fit to all measured steps."""
+    passes: list[list[Width]] = []
+    seconds: list[float] = []
+    for shape, measured in known.values():
+        for width, step_seconds in measured.steps.items():
+            passes.append(shape.passes[width])
+            seconds.append(step_seconds)
+    widths = sorted(set(chain.from_iterable(passes)))
+    counts = np.zeros((len(passes), len(widths)))
+    for row, submodels in enumerate(passes):
+        for column, width in enumerate(widths):
+            counts[row, column] = submodels.count(width)
+    solution = np.linalg.lstsq(counts, np.array(seconds), rcond=None)[0]
+    fitted = {}
+    for width, value in zip(widths, solution, strict=True):
+        fitted[width] = float(max(0.0, value))
+    return fitted
 
 
-def _macs(known: Mapping[Width, tuple[WorkloadShape, StepMeasurement]], width: Width) -> int:
-    return next(shape.costs[width].macs for shape, _ in known.values() if width in shape.costs)
+def _submodel_macs(known: KnownSteps, width: Width) -> int:
+    for shape, _ in known.values():
+        if width in shape.costs:
+            return shape.costs[width].macs
+    raise AssertionError(f"width {width} was not measured")
 
 
-def _on_line(x: float, points: list[tuple[float, float]], default: float) -> float:
-    """Return y at x on the line through the two nearest points, or through 0 and the only one."""
+def _interpolate(x: float, points: list[tuple[float, float]], default: float) -> float:
+    """Return y at x on the line through the two nearest of some sorted points.
+
+    A single point gives a line through 0.
+
+    >>> _interpolate(2.0, [(1.0, 10.0), (3.0, 30.0)], default=0.0)
+    20.0
+    >>> _interpolate(2.0, [(1.0, 10.0)], default=0.0)
+    20.0
+    """
     if not points:
         return default
+    (x0, y0), (x1, y1) = _nearest_points(x, points)
+    if x0 != x1:
+        return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    if x0:
+        return y0 * x / x0
+    return y0
+
+
+def _nearest_points(
+    x: float, points: list[tuple[float, float]]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the points on both sides of x, or the two at the nearer end; one may stand twice."""
     below = [point for point in points if point[0] <= x]
     above = [point for point in points if point[0] > x]
-    near = (
-        [*below[-1:], *above[:1]]
-        if below and above
-        else (below or above)[-2:]
-        if below
-        else above[:2]
-    )
-    if len(near) == 1 or near[0][0] == near[1][0]:
-        return near[0][1] * x / near[0][0] if near[0][0] else near[0][1]
-    (x0, y0), (x1, y1) = near
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    if below and above:
+        return below[-1], above[0]
+    if below:
+        nearest = below[-2:]
+    else:
+        nearest = above[:2]
+    return nearest[0], nearest[-1]

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,19 +15,30 @@ from fjord.experiments.experiment import Experiment
 from fjord.experiments.profiling.measure import StepMeasurement, TrainingBench, gather_examples
 from fjord.experiments.profiling.memory import ChildOutOfMemory
 from fjord.experiments.profiling.predict import (
-    Seen,
+    FootprintCache,
     WorkloadShape,
     predict_memory,
     predict_setup,
     predict_steps,
     workload_shape,
 )
-from fjord.experiments.profiling.workload import federation_of_model
+from fjord.experiments.profiling.workload import check_count, federation_of_model
 from fjord.federated.rounds import Federation
 from fjord.training.local import total_bytes
 from fjord.training.objective import Objective, ordered_dropout, self_distillation
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
+"""Is called with a line about what is measured next."""
+DEFAULT_BATCH_SIZE = 16
+LOSS_NAMES: dict[bool | None, str] = {
+    True: " with distillation",
+    False: " without distillation",
+    None: "",
+}
+
+
+def ignore_progress(line: str) -> None:
+    """Show nothing."""
 
 
 def profile_training(
@@ -42,26 +53,47 @@ def profile_training(
     examples: int | None = None,
     device: str = "",
     name: str = "",
-    say: Say = lambda line: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> DeviceProfile:
     """Measure what training costs at each width, with and without distillation (or as `kd` says).
 
-    `model` is a network with example inputs, or a recipe's Experiment, which brings its method, batches and data.
-    Widths that `measure` leaves out are predicted; `examples` is how many a client holds in memory.
+    `model` is a network with example inputs, or a recipe's Experiment, which brings its method,
+    batches and data. Widths that are not in `measure` are predicted. `examples` is how many
+    examples a client holds in memory.
     """
     if isinstance(model, Experiment):
-        given = {"batch_size": batch_size, "local_epochs": epochs}
-        changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-        if widths is not None:  # the recipe's tiers need not go with other widths
-            changes |= {"widths": widths, "tiers": "1:1", "drop_scale": 1, "devices": None}
-        model = replace(model, **changes)
-        federation, name = model.federation(-1), name or model.name
+        experiment = _change_experiment(model, widths, batch_size, epochs)
+        federation = experiment.federation(-1)
+        name = name or experiment.name
     else:
-        sizes = 16 if batch_size is None else batch_size, 1 if epochs is None else epochs
-        federation = federation_of_model(model, inputs, widths, *sizes)
+        if batch_size is None:
+            batch_size = DEFAULT_BATCH_SIZE
+        if epochs is None:
+            epochs = 1
+        federation = federation_of_model(model, inputs, widths, batch_size, epochs)
     return profile_federation(
-        federation, kd=kd, measure=measure, examples=examples, device=device, name=name, say=say
+        federation,
+        kd=kd,
+        measure=measure,
+        examples=examples,
+        device=device,
+        name=name,
+        on_progress=on_progress,
     )
+
+
+def _change_experiment(
+    experiment: Experiment, widths: WidthSpace | None, batch_size: int | None, epochs: int | None
+) -> Experiment:
+    """Return a recipe's experiment with the settings that are not None."""
+    changes: dict[str, Any] = {}
+    if batch_size is not None:
+        changes["batch_size"] = batch_size
+    if epochs is not None:
+        changes["local_epochs"] = epochs
+    if widths is not None:  # the recipe's tiers need not go with other widths
+        changes |= {"widths": widths, "tiers": "1:1", "drop_scale": 1, "devices": None}
+    return replace(experiment, **changes)
 
 
 def profile_federation(
@@ -72,53 +104,60 @@ def profile_federation(
     examples: int | None = None,
     device: str = "",
     name: str = "",
-    say: Say = lambda line: None,
+    on_progress: OnProgress = ignore_progress,
 ) -> DeviceProfile:
     """Measure what training a federation's model costs a client of each ceiling."""
-    if examples is not None and (type(examples) is not int or examples < 1):
-        raise UserError(f"examples={examples} must be a whole number of at least 1")
+    if examples is not None:
+        check_count("examples", examples)
     widths = federation.space.widths
-    chosen = (
-        widths if measure is None else tuple(sorted({_one_of(widths, width) for width in measure}))
-    )
-    how = federation.training
-    rows = gather_examples(federation.data, how.batch_size, examples or how.batch_size * len(widths))
+    selected = widths
+    if measure is not None:
+        selected = tuple(sorted({_check_width(width, widths) for width in measure}))
+    training = federation.training
+    count = examples or training.batch_size * len(widths)
+    rows = gather_examples(federation.data, training.batch_size, count)
     costs: list[WidthCost] = []
-    process, seen = 0, Seen()
-    for kind, objective in _objectives(federation, kd).items():
-        survey = _Survey(TrainingBench(federation, rows, objective), kind, {}, {}, {})
-        survey.look(chosen, seen, say)
-        costs += [survey.cost(width) for width in widths]
-        process = max([process, *(measured.process for measured in survey.measured.values())])
+    process_bytes = 0
+    cache = FootprintCache()
+    for loss_kd, objective in _objectives_to_measure(federation, kd).items():
+        survey = _CeilingSurvey(TrainingBench(federation, rows, objective), loss_kd)
+        survey.read_shapes(cache)
+        survey.measure_widths(selected, on_progress)
+        costs += [survey.width_cost(width) for width in widths]
+        for measured in survey.measured.values():
+            process_bytes = max(process_bytes, measured.process)
     return DeviceProfile(
-        device or platform.node() or "device",
-        name or type(federation.model.blueprint.template).__name__,
-        federation.method.name,
-        how.batch_size,
-        how.epochs,
-        process,
-        tuple(costs),
-        how.max_steps,
+        device=device or platform.node() or "device",
+        model=name or type(federation.model.blueprint.template).__name__,
+        method=federation.method.name,
+        batch_size=training.batch_size,
+        epochs=training.epochs,
+        process_bytes=process_bytes,
+        costs=tuple(costs),
+        max_steps=training.max_steps,
     )
 
 
-def _objectives(federation: Federation, kd: bool | None) -> dict[bool | None, Objective]:
-    """Return the losses to measure, the recipe's own first."""
-    known: dict[bool | None, Objective] = {True: self_distillation(), False: ordered_dropout()}
+def _objectives_to_measure(federation: Federation, kd: bool | None) -> dict[bool | None, Objective]:
+    """Return the losses to measure, the recipe's own first; the key tells of distillation."""
+    objectives: dict[bool, Objective] = {True: self_distillation(), False: ordered_dropout()}
     if kd is not None:
-        return {kd: known[kd]}
+        return {kd: objectives[kd]}
     own = uses_distillation(federation)
     if own is None:
         return {None: federation.method.objective}
-    return {own: known[own], not own: known[not own]}
+    return {own: objectives[own], not own: objectives[not own]}
 
 
 def uses_distillation(federation: Federation) -> bool | None:
-    """Say whether a federation trains with distillation; None where its method has a loss of its own."""
+    """Return whether a federation trains with distillation.
+
+    None stands for a method with a loss of its own.
+    """
     return {"fjord-kd": True, "fjord": False}.get(federation.method.name)
 
 
-def _one_of(widths: tuple[Width, ...], text: WidthLike) -> Width:
+def _check_width(text: WidthLike, widths: tuple[Width, ...]) -> Width:
     width = parse_width(text)
     if width not in widths:
         raise UserError(f"measure: width {width} is not one of {', '.join(map(str, widths))}")
@@ -126,59 +165,82 @@ def _one_of(widths: tuple[Width, ...], text: WidthLike) -> Width:
 
 
 @dataclass
-class _Survey:
+class _CeilingSurvey:
     """The ceilings under one loss: what was measured, and what failed."""
 
     bench: TrainingBench
     kd: bool | None
-    shapes: dict[Width, WorkloadShape]
-    measured: dict[Width, StepMeasurement]
-    failed: dict[Width, str]
+    shapes: dict[Width, WorkloadShape] = field(default_factory=dict)
+    measured: dict[Width, StepMeasurement] = field(default_factory=dict)
+    failed: dict[Width, str] = field(default_factory=dict)
 
-    def look(self, chosen: Iterable[Width], seen: Seen, say: Say) -> None:
-        """Learn the shapes of all ceilings, and measure those chosen: after one that fails, no wider one is tried."""
-        federation, rows = self.bench.federation, self.bench.examples
-        for width in federation.space.widths:
-            self.shapes[width] = workload_shape(federation, width, self.bench.objective, rows, seen)
-        for width in chosen:
-            say(f"measuring width {width}{_SUFFIX[self.kd]}")
+    def read_shapes(self, cache: FootprintCache) -> None:
+        """Read the shapes of all ceilings."""
+        bench = self.bench
+        for width in bench.federation.space.widths:
+            self.shapes[width] = workload_shape(
+                bench.federation, width, bench.objective, bench.examples, cache
+            )
+
+    def measure_widths(self, selected: Iterable[Width], on_progress: OnProgress) -> None:
+        """Measure some ceilings in rising order; after one that fails, no wider one is tried."""
+        for width in selected:
+            on_progress(f"measuring width {width}{LOSS_NAMES[self.kd]}")
             try:
                 self.measured[width] = self.bench.measure(width)
             except ChildOutOfMemory as error:
-                wider = [w for w in federation.space.widths if w >= width]
-                self.failed |= dict.fromkeys(wider, str(error))
+                for other in self.bench.federation.space.widths:
+                    if other >= width:
+                        self.failed[other] = str(error)
                 break
 
-    def cost(self, width: Width) -> WidthCost:
+    def width_cost(self, width: Width) -> WidthCost:
         """Return the cost of one ceiling, measured or predicted."""
-        shape, measured = self.shapes[width], self.measured.get(width)
-        known = {w: (self.shapes[w], m) for w, m in self.measured.items()}
-        # What must be held is a lower bound: a small model fits into pages that are there already, unseen.
-        memories = {
-            w: (s, max(m.memory, s.least)) for w, (s, m) in known.items() if m.memory is not None
-        }
-        steps = measured.steps if measured else predict_steps(shape, known) if known else {}
-        time: Source = "failed" if width in self.failed else "measured" if measured else "predicted"
-        memory: Source = "measured" if width in memories else "predicted"
+        shape = self.shapes[width]
+        step_seconds, setup_seconds = self._seconds(width)
+        memory_bytes, memory_source = self._memory(width)
         return WidthCost(
             width=width,
             kd=self.kd,
-            step_seconds=shape.mean(steps) if steps else 0.0,
-            setup_seconds=measured.setup if measured else predict_setup(shape, known),
-            memory_bytes=memories[width][1]
-            if width in memories
-            else predict_memory(shape, memories),
+            step_seconds=step_seconds,
+            setup_seconds=setup_seconds,
+            memory_bytes=memory_bytes,
             bytes_down=shape.task.bytes,
             bytes_up=total_bytes(shape.task.tensors),
             macs_per_step=shape.macs,
-            time=time,
-            memory=memory,
+            time=self._time_source(width),
+            memory=memory_source,
             note=self.failed.get(width, ""),
         )
 
+    def _time_source(self, width: Width) -> Source:
+        if width in self.failed:
+            return "failed"
+        if width in self.measured:
+            return "measured"
+        return "predicted"
 
-_SUFFIX: dict[bool | None, str] = {
-    True: " with distillation",
-    False: " without distillation",
-    None: "",
-}
+    def _seconds(self, width: Width) -> tuple[float, float]:
+        """Return the seconds of a step, and those of a round before and after the steps."""
+        shape = self.shapes[width]
+        if width in self.measured:
+            measured = self.measured[width]
+            return shape.mean(measured.steps), measured.setup
+        known = {w: (self.shapes[w], measured) for w, measured in self.measured.items()}
+        setup = predict_setup(shape, known)
+        if not known:
+            return 0.0, setup
+        return shape.mean(predict_steps(shape, known)), setup
+
+    def _memory(self, width: Width) -> tuple[int, Source]:
+        """Return the memory of a ceiling, and whether it was measured."""
+        known: dict[Width, tuple[WorkloadShape, int]] = {}
+        for other, measured in self.measured.items():
+            if measured.memory is not None:
+                shape = self.shapes[other]
+                # A small model fits unseen into pages that are in use already; so what must be
+                # in memory at once is a lower bound.
+                known[other] = (shape, max(measured.memory, shape.least))
+        if width in known:
+            return known[width][1], "measured"
+        return predict_memory(self.shapes[width], known), "predicted"
