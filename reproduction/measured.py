@@ -134,7 +134,7 @@ def measure_curve(
         for run in read
         if not run.finished
     ]
-    done = {int(run.config["seed"]): run.whole for run in read if run.models_done}
+    done = {int(run.config["seed"]): run.finished_part for run in read if run.models_done}
     settings = {
         json.dumps(group_settings(run.config), sort_keys=True): run.path for run in done.values()
     }

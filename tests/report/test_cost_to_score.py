@@ -97,7 +97,7 @@ def test_models_that_are_trained_one_after_the_other_add_up(tmp_path):
     ],
 )
 def test_levels_that_cannot_be_are_refused(text, metric):
-    with pytest.raises(ValueError, match=f"--reach {text}: is not an? {metric}"):
+    with pytest.raises(ValueError, match=f"reach={text} is not an? {metric}"):
         parse_level(text, metric)
 
 

@@ -271,7 +271,7 @@ def test_time_and_bytes_to_reach_a_score_over_seeds_and_groups(tmp_path):
         "5 ± 1.4 min",
     ]
     assert "Models that are trained one after the other" not in text
-    with pytest.raises(ValueError, match="--reach 700%: is not an accuracy"):
+    with pytest.raises(ValueError, match="reach=700% is not an accuracy"):
         page.write_page([slow], tmp_path / "page.html", ["700%"])
 
 

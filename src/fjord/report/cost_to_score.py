@@ -1,4 +1,4 @@
-"""Time-to-accuracy and bytes-to-accuracy: what a run had spent when it first scored as well as asked."""
+"""Time-to-accuracy and bytes-to-accuracy: what a run had spent when it first reached a score."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,33 +14,54 @@ from fjord.report.numbers import SeedStat, over_runs, seed_stat
 COST_KINDS = ("time", "bytes")
 PERCENT = [Fraction(n, 100) for n in (1, 2, 5, *range(10, 100, 10), 95, 98, 99)]
 PERPLEXITIES = [Fraction(n * 10**power) for power in range(6) for n in (1, 2, 5)]
+UNITS: dict[str, tuple[tuple[float, str], ...]] = {
+    "time": ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")),
+    "bytes": ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")),
+}
+ALLOWED_LEVELS = {
+    "accuracy": "an accuracy such as 70% or 0.7",
+    "perplexity": "a perplexity above 1, such as 12",
+}
 
 
 def spending_by_round(run: ReportRun, kind: str) -> list[float]:
-    """Return what had been spent by the end of each round: simulated seconds, or bytes both ways; of all models."""
+    """Return what had been spent by the end of each round, over all models of a run.
+
+    Of kind "time" these are simulated seconds, of kind "bytes" the bytes to clients and back.
+    """
     if kind == "time":
         return list(accumulate(row.get("simulated_seconds", math.nan) for row in run.rows))
-    each = (sum(t["bytes_down"] + t["bytes_up"] for t in row["tiers"].values()) for row in run.rows)
-    return list(accumulate(each))
+    return list(accumulate(_sent(row, "bytes_down", "bytes_up") for row in run.rows))
+
+
+def _sent(row: Mapping[str, Any], *fields: str) -> int:
+    """Return the bytes of one round."""
+    total = 0
+    for tier in row["tiers"].values():
+        total += sum(tier[field] for field in fields)
+    return total
 
 
 def records_cost(run: ReportRun, kind: str) -> bool:
-    """Say whether a run can tell: without a clock it has no time, on one place nothing is sent."""
+    """Say whether a run records a cost.
+
+    There is no time without a simulated clock, and centralised training sends no bytes.
+    """
     if kind == "bytes":
         return any(row["tiers"] for row in run.rows)
     return bool(run.rows) and all("simulated_seconds" in row for row in run.rows)
 
 
 def cost_to_score(run: ReportRun, metric: str, level: Fraction, kind: str) -> dict[Width, float]:
-    """Return for each width what had been spent when a test first reached the level; some widths never do."""
-    found: dict[Width, float] = {}
-    for row, total in zip(
-        run.rows, spending_by_round(run, kind) if records_cost(run, kind) else (), strict=False
-    ):
+    """Return what had been spent when a test first reached the level, at each width that did."""
+    costs: dict[Width, float] = {}
+    if not records_cost(run, kind):
+        return costs
+    for row, total in zip(run.rows, spending_by_round(run, kind), strict=True):
         for width, score in row["scores"].items():
-            if _good(score[metric], level, metric):
-                found.setdefault(Width(width), total)
-    return found
+            if _reaches(score[metric], level, metric):
+                costs.setdefault(Width(width), total)
+    return costs
 
 
 def costs_to_score(
@@ -51,84 +72,107 @@ def costs_to_score(
 
 
 def score_by_cost(group: RunGroup, metric: str, width: Width, kind: str) -> dict[float, SeedStat]:
-    """Return the scores of a width against what was spent: means over the runs at each test, of both."""
+    """Return the scores of a width by what was spent: means over the runs at each test, of both."""
     parts = [_tests(run, metric, width, kind) for run in group.runs if records_cost(run, kind)]
-    shared = [key for key in parts[0] if all(key in part for part in parts)] if parts else []
-    found: dict[float, SeedStat] = {}
-    for key in shared:
-        cost, score = (seed_stat(part[key][i] for part in parts) for i in (0, 1))
+    curve: dict[float, SeedStat] = {}
+    if not parts:
+        return curve
+    for key in parts[0]:
+        if not all(key in part for part in parts):
+            continue
+        cost = seed_stat(part[key][0] for part in parts)
+        score = seed_stat(part[key][1] for part in parts)
         if cost and score:
-            found[cost.mean] = score
-    return found
+            curve[cost.mean] = score
+    return curve
 
 
 def _tests(
     run: ReportRun, metric: str, width: Width, kind: str
 ) -> dict[tuple[int, int], tuple[float, float]]:
-    pairs = zip(run.rows, spending_by_round(run, kind), strict=True)
-    text = str(width)
-    return {
-        (row["stage"], row["round"]): (total, row["scores"][text][metric])
-        for row, total in pairs
-        if text in row["scores"]
-    }
+    """Return what was spent, and the score, at each test of a width, by stage and round."""
+    tests: dict[tuple[int, int], tuple[float, float]] = {}
+    for row, total in zip(run.rows, spending_by_round(run, kind), strict=True):
+        score = row["scores"].get(str(width))
+        if score is not None:
+            tests[row["stage"], row["round"]] = (total, score[metric])
+    return tests
 
 
 def usual_levels(runs: Iterable[ReportRun], metric: str) -> list[Fraction]:
     """Return the three hardest round numbers that any run reached at any width."""
-    scores = [score[metric] for run in runs for row in run.rows for score in row["scores"].values()]
-    ladder = PERCENT if metric == "accuracy" else PERPLEXITIES[::-1]
-    return [level for level in ladder if any(_good(score, level, metric) for score in scores)][-3:]
+    scores: list[float] = []
+    for run in runs:
+        for row in run.rows:
+            scores += [score[metric] for score in row["scores"].values()]
+    reached = []
+    for level in _ladder(metric):
+        if any(_reaches(score, level, metric) for score in scores):
+            reached.append(level)
+    return reached[-3:]
 
 
 def common_level(run: ReportRun, metric: str) -> Fraction | None:
-    """Return the hardest round number that a run reached at every width it scored; else at any; None for none."""
-    levels = usual_levels([run], metric)
+    """Return the hardest round number that a run reached at every width it scored.
+
+    If there is none: the hardest that it reached at any width; or None.
+    """
     widths = {width for row in run.rows for width in row["scores"]}
-    ladder = PERCENT if metric == "accuracy" else PERPLEXITIES[::-1]
-    by_all = [
-        level for level in ladder if len(cost_to_score(run, metric, level, "bytes")) == len(widths)
-    ]
-    return by_all[-1] if widths and by_all else levels[-1] if levels else None
+    if not widths:
+        return None
+    for level in reversed(_ladder(metric)):
+        if len(cost_to_score(run, metric, level, "bytes")) == len(widths):
+            return level
+    levels = usual_levels([run], metric)
+    return levels[-1] if levels else None
 
 
-def _good(score: float, level: Fraction, metric: str) -> bool:
+def _ladder(metric: str) -> list[Fraction]:
+    """Return round numbers, from easy to hard."""
+    return PERCENT if metric == "accuracy" else PERPLEXITIES[::-1]
+
+
+def _reaches(score: float, level: Fraction, metric: str) -> bool:
     # As floats: 700 of 1,000 is the float nearest to 70%, which may lie below it.
-    return score >= float(level) if metric == "accuracy" else score <= float(level)
+    if metric == "accuracy":
+        return score >= float(level)
+    return score <= float(level)
 
 
 def parse_level(text: str, metric: str) -> Fraction:
     """Return the level meant by 70%, 0.7, or a perplexity.
 
-    >>> parse_level("70%", "accuracy") == parse_level("0.7", "accuracy"), parse_level("12", "perplexity")
-    (True, Fraction(12, 1))
+    >>> parse_level("70%", "accuracy") == parse_level("0.7", "accuracy")
+    True
+    >>> parse_level("12", "perplexity")
+    Fraction(12, 1)
     """
-    allowed = (
-        "an accuracy such as 70% or 0.7"
-        if metric == "accuracy"
-        else "a perplexity above 1, such as 12"
-    )
+    number = text.strip()
+    scale = 1
+    if metric == "accuracy" and number.endswith("%"):
+        number = number.removesuffix("%")
+        scale = 100
     try:
-        percent = metric == "accuracy" and text.strip().endswith("%")
-        level = (
-            Fraction(text.strip().removesuffix("%")) / 100 if percent else Fraction(text.strip())
-        )
+        level = Fraction(number) / scale
     except (ValueError, ZeroDivisionError):
         level = Fraction(0)
-    if not (0 < level <= 1 if metric == "accuracy" else level > 1):
-        raise UserError(f"--reach {text}: is not {allowed}")
+    fine = 0 < level <= 1 if metric == "accuracy" else level > 1
+    if not fine:
+        raise UserError(f"is not {ALLOWED_LEVELS[metric]}", field="reach", value=text)
     return level
 
 
 def format_level(level: Fraction, metric: str) -> str:
     """Return a level as people read it."""
-    return f"{float(100 * level):.4g}%" if metric == "accuracy" else f"{float(level):.4g}"
+    if metric == "accuracy":
+        return f"{float(100 * level):.4g}%"
+    return f"{float(level):.4g}"
 
 
 def format_cost(value: float, kind: str) -> str:
     """Return seconds or bytes as people read them.
 
-    >>> shown(150, "time"), shown(7200, "time"), shown(2.5e8, "bytes")
+    >>> format_cost(150, "time"), format_cost(7200, "time"), format_cost(2.5e8, "bytes")
     ('2.5 min', '2 h', '250 MB')
     """
     scale, unit = cost_unit(value, kind)
@@ -136,18 +180,15 @@ def format_cost(value: float, kind: str) -> str:
 
 
 def cost_unit(value: float, kind: str) -> tuple[float, str]:
-    """Return the unit in which a value is short to write."""
-    times: Sequence[tuple[float, str]] = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    sizes: Sequence[tuple[float, str]] = (
-        (1e15, "PB"),
-        (1e12, "TB"),
-        (1e9, "GB"),
-        (1e6, "MB"),
-        (1e3, "kB"),
-        (1, "B"),
-    )
-    units = times if kind == "time" else sizes
-    return next(((scale, unit) for scale, unit in units if value >= scale), units[-1])
+    """Return the unit in which a value is short to write, and its size.
+
+    >>> cost_unit(150, "time")
+    (60, 'min')
+    """
+    for scale, unit in UNITS[kind]:
+        if value >= scale:
+            return scale, unit
+    return UNITS[kind][-1]
 
 
 def format_cost_stat(value: SeedStat | None, kind: str, runs: int, missing: str) -> str:
@@ -155,18 +196,21 @@ def format_cost_stat(value: SeedStat | None, kind: str, runs: int, missing: str)
     if value is None:
         return missing
     scale, unit = cost_unit(value.mean, kind)
-    spread = "" if value.sd is None else f" ± {value.sd / scale:.2g}"
-    part = f" ({value.count} of {runs} runs)" if value.count < runs else ""
-    return f"{value.mean / scale:.3g}{spread} {unit}{part}"
+    text = f"{value.mean / scale:.3g}"
+    if value.sd is not None:
+        text += f" ± {value.sd / scale:.2g}"
+    text += f" {unit}"
+    if value.count < runs:
+        text += f" ({value.count} of {runs} runs)"
+    return text
 
 
 def format_totals(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say what a run spent in all."""
-    down, up = (
-        sum(t[name] for row in rows for t in row["tiers"].values())
-        for name in ("bytes_down", "bytes_up")
-    )
+    down = sum(_sent(row, "bytes_down") for row in rows)
+    up = sum(_sent(row, "bytes_up") for row in rows)
     sent = f"{format_cost(down, 'bytes')} to clients, {format_cost(up, 'bytes')} back"
     if not rows or any("simulated_seconds" not in row for row in rows):
         return sent
-    return f"{format_cost(sum(row['simulated_seconds'] for row in rows), 'time')} of simulated time, {sent}"
+    seconds = sum(row["simulated_seconds"] for row in rows)
+    return f"{format_cost(seconds, 'time')} of simulated time, {sent}"

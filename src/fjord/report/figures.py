@@ -1,4 +1,4 @@
-"""Draws lines and bars as small SVG pictures that are legible on a phone and can stand inside an HTML page."""
+"""Draw lines and bars as small SVG pictures, legible on a phone, to be put into an HTML page."""
 
 import io
 import re
@@ -11,12 +11,14 @@ from fjord.core.errors import UserError
 from fjord.core.extras import install_hint
 from fjord.report.numbers import SeedStat
 
-# Okabe and Ito's palette without its yellow and its black: told apart by colour-blind people, and on white.
+# Okabe and Ito's palette without its yellow and its black: colour-blind people can tell these
+# apart, and all stand out on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", ":", "-.")
 SIZE = (4.1, 2.9)
 """Inches; text of 9 points then has about 10 pixels on a phone and 12 on a desk."""
+MISSING = f"needs matplotlib: {install_hint('plots')}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class AxesLabels:
 
     x: str
     y: str
-    shown: Callable[[float], str]
+    format_value: Callable[[float], str]
     """Writes a value of the y axis."""
     threshold: float | None = None
     whole: bool = True
@@ -60,7 +62,13 @@ class AxesLabels:
 
 def group_styles(count: int) -> list[CurveStyle]:
     """Return a style for each group; beyond seven the dash changes."""
-    return [CurveStyle(COLOURS[i % 7], MARKERS[i % 7], DASHES[i // 7 % 4]) for i in range(count)]
+    styles = []
+    for i in range(count):
+        colour = COLOURS[i % len(COLOURS)]
+        marker = MARKERS[i % len(MARKERS)]
+        dash = DASHES[i // len(COLOURS) % len(DASHES)]
+        styles.append(CurveStyle(colour, marker, dash))
+    return styles
 
 
 def width_styles(count: int) -> list[CurveStyle]:
@@ -69,26 +77,24 @@ def width_styles(count: int) -> list[CurveStyle]:
         from matplotlib import colormaps
         from matplotlib.colors import to_hex
     except ImportError:
-        raise UserError(MISSING) from None
-    # The pale end of the scale does not stand out on white.
-    places = [0.78 * (1 - i / max(1, count - 1)) for i in range(count)]
-    return [
-        CurveStyle(to_hex(colormaps["viridis"](place)), MARKERS[i % 7])
-        for i, place in enumerate(places)
-    ]
-
-
-MISSING = f"the page needs matplotlib: {install_hint('plots')}"
+        raise UserError(f"the page {MISSING}") from None
+    styles = []
+    for i in range(count):
+        # The pale end of the scale does not stand out on white.
+        place = 0.78 * (1 - i / max(1, count - 1))
+        colour = to_hex(colormaps["viridis"](place))
+        styles.append(CurveStyle(colour, MARKERS[i % len(MARKERS)]))
+    return styles
 
 
 @contextmanager
-def _panel(name: str, into: list[str]) -> Iterator[Any]:
-    """Hand out empty axes; add them to `into` as SVG at the end."""
+def _open_panel(name: str, pictures: list[str]) -> Iterator[Any]:
+    """Provide empty axes; append what was drawn to `pictures` as SVG at the end."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError(MISSING) from None
+        raise UserError(f"the page {MISSING}") from None
     settings: Any = {
         "svg.fonttype": "none",
         "svg.hashsalt": name,
@@ -100,7 +106,7 @@ def _panel(name: str, into: list[str]) -> Iterator[Any]:
         "axes.edgecolor": "#777777",
         "hatch.linewidth": 0.8,
     }
-    # The context is matplotlib's own and passes: settings of whoever calls stay as they are.
+    # A context of matplotlib's own: the caller's settings stay as they are.
     with rc_context(settings):
         figure = Figure(figsize=SIZE, layout="constrained")
         panel = figure.subplots()
@@ -108,13 +114,16 @@ def _panel(name: str, into: list[str]) -> Iterator[Any]:
         panel.set_axisbelow(True)
         yield panel
         text = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
-        into.append(_inline(text.getvalue(), name))
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(text, format="svg", transparent=True, metadata=no_metadata)
+        pictures.append(_inline_svg(text.getvalue(), name))
 
 
-def _inline(svg: str, name: str) -> str:
-    """Return a picture that can stand in a page beside others: own ids, no size of its own, no addresses."""
+def _inline_svg(svg: str, name: str) -> str:
+    """Return a picture that can stand in a page beside others.
+
+    It has ids of its own, takes the size of its place, and has no web addresses.
+    """
     svg = svg[svg.index("<svg") :]
     head, _, body = svg.partition(">")
     box = re.search(r'viewBox="[^"]*"', head)
@@ -131,11 +140,11 @@ def draw_lines(
     axes: AxesLabels,
     ticks: Mapping[Any, str] | None = None,
 ) -> str:
-    """Draw lines with a band, or with bars where ticks name the few places there are, of one deviation."""
-    drawn: list[str] = []
-    with _panel(name, drawn) as panel:
+    """Draw lines with a band of one deviation, or with error bars where there are ticks."""
+    pictures: list[str] = []
+    with _open_panel(name, pictures) as panel:
         plot_lines(panel, series, axes, ticks)
-    return drawn[0]
+    return pictures[0]
 
 
 def plot_lines(
@@ -146,55 +155,70 @@ def plot_lines(
 ) -> None:
     """Draw lines into matplotlib's axes."""
     for i, one in enumerate(series):
-        # Few places: shifted a little so that error bars of different groups do not hide each other.
-        shift = (i - (len(series) - 1) / 2) * 0.012 if ticks else 0.0
-        _line(panel, one, shift, bars=ticks is not None)
-    means = [stat.mean for one in series for stat in one.points.values()]
-    if axes.may_be_log and min(means) > 0 and max(means) > 20 * min(means):
+        # Few places: shifted a little so that error bars of different groups do not overlap.
+        shift = _offset(i, len(series), 0.012) if ticks else 0.0
+        _plot_line(panel, one, shift, bars=ticks is not None)
+    if axes.may_be_log and _spans_decades(series):
         panel.set_yscale("log")
-    _finish(panel, axes)
+    _label_axes(panel, axes)
     if ticks:
         panel.set_xticks([float(place) for place in ticks], ticks.values())
         if len(series) == 1:
-            _write_values(panel, series[0], axes)
+            for place, stat in series[0].points.items():
+                _write_value(panel, axes, float(place), stat, 6)
+            panel.margins(x=0.1, y=0.15)
     else:
         panel.xaxis.get_major_locator().set_params(integer=axes.whole, nbins=6)
 
 
-def _line(panel: Any, one: PlotSeries, shift: float, *, bars: bool) -> None:
+def _offset(index: int, count: int, step: float) -> float:
+    """Return how far one of some series is shifted, so that all stand around their place."""
+    return (index - (count - 1) / 2) * step
+
+
+def _spans_decades(series: Sequence[PlotSeries]) -> bool:
+    means = [stat.mean for one in series for stat in one.points.values()]
+    return min(means) > 0 and max(means) > 20 * min(means)
+
+
+def _plot_line(panel: Any, one: PlotSeries, shift: float, *, bars: bool) -> None:
+    stats = one.points.values()
     x = [float(place) + shift for place in one.points]
-    mean = [stat.mean for stat in one.points.values()]
-    sd = [stat.sd or 0.0 for stat in one.points.values()]
-    many = len(x) > 30
-    look = {
-        "color": one.style.colour,
-        "linestyle": one.style.dash,
-        "linewidth": 1.6,
-        "markersize": 4.5,
-    }
-    panel.plot(x, mean, marker=None if many else one.style.marker, **look)
-    if bars and any(sd):
-        panel.errorbar(
-            x, mean, sd, fmt="none", ecolor=one.style.colour, elinewidth=1.1, capsize=2.5
-        )
-    elif any(sd):
-        low, high = zip(*((m - s, m + s) for m, s in zip(mean, sd, strict=True)), strict=True)
-        panel.fill_between(x, low, high, color=one.style.colour, alpha=0.18, linewidth=0)
+    mean = [stat.mean for stat in stats]
+    deviation = [stat.sd or 0.0 for stat in stats]
+    marker = one.style.marker if len(x) <= 30 else None
+    colour = one.style.colour
+    panel.plot(
+        x,
+        mean,
+        marker=marker,
+        color=colour,
+        linestyle=one.style.dash,
+        linewidth=1.6,
+        markersize=4.5,
+    )
+    if not any(deviation):
+        return
+    if bars:
+        panel.errorbar(x, mean, deviation, fmt="none", ecolor=colour, elinewidth=1.1, capsize=2.5)
+        return
+    low = [m - d for m, d in zip(mean, deviation, strict=True)]
+    high = [m + d for m, d in zip(mean, deviation, strict=True)]
+    panel.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
-def _write_values(panel: Any, one: PlotSeries, axes: AxesLabels) -> None:
-    for place, stat in one.points.items():
-        spot = (float(place), stat.mean + (stat.sd or 0))
-        panel.annotate(axes.shown(stat.mean), spot, (0, 6), textcoords="offset points", ha="center")
-    panel.margins(x=0.1, y=0.15)
+def _write_value(panel: Any, axes: AxesLabels, x: float, stat: SeedStat, above: int) -> None:
+    """Write a mean some points above its error bar."""
+    text = axes.format_value(stat.mean)
+    panel.annotate(text, (x, stat.top), (0, above), textcoords="offset points", ha="center")
 
 
-def _finish(panel: Any, axes: AxesLabels) -> None:
+def _label_axes(panel: Any, axes: AxesLabels) -> None:
     from matplotlib.ticker import FuncFormatter
 
     if panel.get_yscale() == "linear":
         panel.yaxis.get_major_locator().set_params(nbins=6)
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: axes.shown(value)))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: axes.format_value(value)))
     panel.set_xlabel(axes.x)
     panel.set_ylabel(axes.y)
     if axes.threshold is not None:
@@ -204,54 +228,45 @@ def _finish(panel: Any, axes: AxesLabels) -> None:
 def draw_bars(
     name: str, series: Sequence[PlotSeries], axes: AxesLabels, places: Mapping[Any, str]
 ) -> str:
-    """Draw bars side by side at each place, with one deviation."""
-    drawn: list[str] = []
-    with _panel(name, drawn) as panel:
-        slot = 0.82 / len(series)
+    """Draw bars side by side at each place, with error bars of one deviation."""
+    pictures: list[str] = []
+    slot = 0.82 / len(series)
+    with _open_panel(name, pictures) as panel:
         for i, one in enumerate(series):
-            centres = {
-                key: at + (i - (len(series) - 1) / 2) * slot for at, key in enumerate(places)
-            }
-            _bars(panel, one, centres, slot * 0.9)
+            shift = _offset(i, len(series), slot)
+            centres = {key: place + shift for place, key in enumerate(places)}
+            _plot_bars(panel, one, centres, slot * 0.9)
+            _plot_crosses(panel, one, centres)
             if len(series) == 1:
                 for key, stat in one.points.items():
-                    spot = (centres[key], stat.mean + (stat.sd or 0))
-                    panel.annotate(
-                        axes.shown(stat.mean), spot, (0, 3), textcoords="offset points", ha="center"
-                    )
+                    _write_value(panel, axes, centres[key], stat, 3)
         panel.set_xticks(range(len(places)), places.values())
         panel.set_xlim(-0.6, len(places) - 0.4)
         panel.margins(y=0.1)
-        _finish(panel, axes)
+        _label_axes(panel, axes)
         panel.set_ylim(bottom=0)
-    return drawn[0]
+    return pictures[0]
 
 
-def _bars(panel: Any, one: PlotSeries, centres: Mapping[Any, float], width: float) -> None:
+def _plot_bars(panel: Any, one: PlotSeries, centres: Mapping[Any, float], width: float) -> None:
     colour = one.style.colour
+    opacity = 0.45 if one.inner else 1.0
     for key, stat in one.points.items():
-        hatch = "////" if key in one.flagged else None
-        look = {"width": width, "hatch": hatch, "edgecolor": "white" if hatch else "none"}
-        panel.bar(centres[key], stat.mean, color=colour, alpha=0.45 if one.inner else 1.0, **look)
+        x = centres[key]
+        look: dict[str, Any] = {"hatch": None, "edgecolor": "none"}
+        if key in one.flagged:
+            look = {"hatch": "////", "edgecolor": "white"}
+        panel.bar(x, stat.mean, color=colour, alpha=opacity, width=width, **look)
         if key in one.inner:
-            panel.bar(centres[key], one.inner[key], color=colour, width=width)
+            panel.bar(x, one.inner[key], color=colour, width=width)
         if stat.sd:
-            panel.errorbar(
-                centres[key],
-                stat.mean,
-                stat.sd,
-                fmt="none",
-                ecolor="#222222",
-                elinewidth=1,
-                capsize=2,
-            )
+            bar = {"ecolor": "#222222", "elinewidth": 1, "capsize": 2}
+            panel.errorbar(x, stat.mean, stat.sd, fmt="none", **bar)
+
+
+def _plot_crosses(panel: Any, one: PlotSeries, centres: Mapping[Any, float]) -> None:
+    """Mark where there can be no bar."""
+    # At the foot of the panel, in its own height: the values there may be of any size.
+    foot = panel.get_xaxis_transform()
     for key in one.absent:
-        # At the foot of the panel, in its own height: the values there may be of any size.
-        panel.plot(
-            centres[key],
-            0.03,
-            "x",
-            color=colour,
-            markersize=5,
-            transform=panel.get_xaxis_transform(),
-        )
+        panel.plot(centres[key], 0.03, "x", color=one.style.colour, markersize=5, transform=foot)

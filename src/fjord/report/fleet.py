@@ -1,4 +1,4 @@
-"""The picture of a fleet: who can run what, and how many devices each ceiling leaves out."""
+"""The picture of a fleet: which device can run what, and how many each ceiling excludes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,17 +16,18 @@ KINDS = {
     "both": ("#999999", "too slow and too little memory"),
     "failed": ("#444444", "failed when it was tried"),
 }
-NAMED = 40
-"""Beyond so many kinds of devices their names would not be legible."""
+MAX_NAMED = 40
+"""With more kinds of devices their names would not be legible."""
 
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """A kind of device: how many there are, for each width one of the words of KINDS, and the ceiling it gets."""
+    """A kind of device and what it can run."""
 
     name: str
     count: int
     stands: tuple[str, ...]
+    """For each width one of the words of KINDS."""
     ceiling: Width | None
 
 
@@ -43,73 +44,80 @@ def draw_fleet(
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError(MISSING.replace("the page", "--plot")) from None
+        raise UserError(MISSING, field="plot") from None
     settings: Any = {"text.parse_math": False, "font.size": 9}
+    height = 5.0
+    if len(rows) <= MAX_NAMED:
+        height = max(3.8, 2.2 + 0.28 * len(rows))
     with rc_context(settings):
-        height = 2.2 + 0.28 * len(rows) if len(rows) <= NAMED else 5.0
-        figure = Figure(figsize=(10.5, max(3.8, height)), layout="constrained")
-        who, how_many = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        _who(who, widths, sorted(rows, key=lambda row: row.stands.count("yes")))
-        _left_out(how_many, widths, left_out, sum(row.count for row in rows), tiers)
+        figure = Figure(figsize=(10.5, height), layout="constrained")
+        grid, bars = figure.subplots(1, 2, width_ratios=(1.25, 1))
+        _draw_grid(grid, widths, sorted(rows, key=lambda row: row.stands.count("yes")))
+        _draw_excluded(bars, widths, left_out, sum(row.count for row in rows), tiers)
         figure.suptitle(title, fontsize=10)
         try:
             figure.savefig(path, dpi=140)
         except (OSError, ValueError) as error:
-            raise UserError(f"--plot {path}: cannot be written: {error}") from error
+            raise UserError(f"cannot be written: {error}", field="plot", value=path) from error
     return path
 
 
-def _who(panel: Any, widths: Sequence[Width], rows: Sequence[DeviceRow]) -> None:
+def _draw_grid(panel: Any, widths: Sequence[Width], rows: Sequence[DeviceRow]) -> None:
+    """Draw one coloured row for each kind of device."""
     from matplotlib.colors import ListedColormap
-    from matplotlib.patches import Patch
 
     words = list(KINDS)
-    grid = [[words.index(word) for word in row.stands] for row in rows]
+    cells = []
+    for row in rows:
+        cells.append([words.index(word) for word in row.stands])
     colours = ListedColormap([colour for colour, _ in KINDS.values()])
-    panel.pcolormesh(grid, cmap=colours, vmin=-0.5, vmax=len(words) - 0.5, **_lines(len(rows)))
+    look: dict[str, Any] = {"cmap": colours, "vmin": -0.5, "vmax": len(words) - 0.5}
+    if len(rows) <= MAX_NAMED:
+        look |= {"edgecolors": "white", "linewidth": 1}  # lines between devices
+    panel.pcolormesh(cells, **look)
     panel.set_xticks([i + 0.5 for i in range(len(widths))], [str(width) for width in widths])
-    named = [f"{row.name} ({row.count})" if row.count > 1 else row.name for row in rows]
-    panel.set_yticks(
-        *(([i + 0.5 for i in range(len(rows))], named) if len(rows) <= NAMED else ([], []))
-    )
-    for i, row in enumerate(rows if len(rows) <= NAMED else ()):
-        if row.ceiling is not None:
-            panel.text(
-                widths.index(row.ceiling) + 0.5,
-                i + 0.5,
-                "ceiling",
-                ha="center",
-                va="center",
-                color="white",
-            )
-    panel.tick_params(length=0)
-    if len(rows) > NAMED:
+    if len(rows) <= MAX_NAMED:
+        _name_rows(panel, widths, rows)
+    else:
+        panel.set_yticks([], [])
         panel.set_ylabel(f"{len(rows)} kinds of devices")
+    panel.tick_params(length=0)
     panel.set_xlabel("width")
     panel.set_title("who can run what", fontsize=9)
-    seen = [word for word in words if any(word in row.stands for row in rows)]
-    handles = [Patch(color=KINDS[word][0], label=KINDS[word][1]) for word in seen]
-    panel.figure.legend(handles=handles, loc="outside lower left", ncols=len(seen), frameon=False)
+    _add_legend(panel, rows)
 
 
-def _lines(num_rows: int) -> dict[str, Any]:
-    """Return white lines between devices, where they are not too many."""
-    return {"edgecolors": "white", "linewidth": 1} if num_rows <= NAMED else {}
+def _name_rows(panel: Any, widths: Sequence[Width], rows: Sequence[DeviceRow]) -> None:
+    names = []
+    for i, row in enumerate(rows):
+        names.append(f"{row.name} ({row.count})" if row.count > 1 else row.name)
+        if row.ceiling is not None:
+            x = widths.index(row.ceiling) + 0.5
+            panel.text(x, i + 0.5, "ceiling", ha="center", va="center", color="white")
+    panel.set_yticks([i + 0.5 for i in range(len(rows))], names)
 
 
-def _left_out(
+def _add_legend(panel: Any, rows: Sequence[DeviceRow]) -> None:
+    from matplotlib.patches import Patch
+
+    handles = []
+    for word, (colour, label) in KINDS.items():
+        if any(word in row.stands for row in rows):
+            handles.append(Patch(color=colour, label=label))
+    panel.figure.legend(
+        handles=handles, loc="outside lower left", ncols=len(handles), frameon=False
+    )
+
+
+def _draw_excluded(
     panel: Any, widths: Sequence[Width], counts: Sequence[int], total: int, tiers: Sequence[Width]
 ) -> None:
+    """Draw how many devices each ceiling excludes."""
     colours = ["#0072B2" if width in tiers else "#bbbbbb" for width in widths]
     panel.bar(range(len(widths)), counts, color=colours)
     for i, count in enumerate(counts):
-        panel.annotate(
-            f"{count}\n{count / total:.0%}",
-            (i, count),
-            (0, 3),
-            textcoords="offset points",
-            ha="center",
-        )
+        text = f"{count}\n{count / total:.0%}"
+        panel.annotate(text, (i, count), (0, 3), textcoords="offset points", ha="center")
     panel.set_xticks(range(len(widths)), [str(width) for width in widths])
     panel.set_ylim(0, max(1, *counts) * 1.2)
     panel.spines[["top", "right"]].set_visible(False)
