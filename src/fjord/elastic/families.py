@@ -13,7 +13,7 @@ from fjord.core.seeding import derive_seed
 from fjord.core.width import Width
 from fjord.elastic.module_tensors import named_tensors
 from fjord.elastic.plan import Axis, FrozenAxis, UnitFamily, WidthPlan, matches_name
-from fjord.elastic.submodel.from_graph import KeptUnits
+from fjord.elastic.submodel.kept_units import KeptUnits
 from fjord.elastic.trace.labels import FROZEN, UnitLabels, varying_axes
 from fjord.elastic.trace.model_trace import ModelTrace
 

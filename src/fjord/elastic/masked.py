@@ -13,7 +13,7 @@ from torch.fx import Interpreter, Node
 
 from fjord.elastic.module_tensors import named_tensors
 from fjord.elastic.plan import UnitSelection, WidthPlan
-from fjord.elastic.submodel.from_graph import KeptUnits
+from fjord.elastic.submodel.kept_units import KeptUnits
 from fjord.elastic.trace.example_inputs import cast_floats
 from fjord.elastic.trace.labels import UnitLabels, labels_along
 from fjord.elastic.trace.model_trace import ModelTrace

@@ -71,7 +71,7 @@ class ElasticModel:
         norms: BatchNormMode,
         full: dict[str, Tensor],
     ) -> Self:
-        """Start from the tensors of a full model; each width gets its own copy of some (`norms`)."""
+        """Start from the tensors of a full model; `norms` says which of them each width copies."""
         per_width = batchnorm_tensors(blueprint.template, norms)
         tensors: dict[str, Tensor] = {}
         for name, tensor in full.items():

@@ -1,7 +1,8 @@
 """BatchNorm statistics for submodels that were not trained, from a few unlabelled batches.
 
-A submodel of a width outside P, or whose layers have widths of their own, sees other activations than any BatchNorm
-layer was trained on. Its weights are right; only running means and variances have to be measured anew.
+A submodel of a width outside P, or whose layers have different widths, sees other activations than
+any BatchNorm layer was trained on. Its weights are right; only running means and variances have to
+be measured anew.
 """
 
 from collections.abc import Iterable
@@ -13,87 +14,109 @@ from torch.overrides import TorchFunctionMode
 
 from fjord.core.errors import UserError
 from fjord.core.width import Widths
-from fjord.elastic.batchnorm import batchnorm_tensors
+from fjord.elastic.batchnorm import batchnorm_layers, batchnorm_tensors
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.tensor_key import TensorKey
 
 A = torch.ops.aten
-Inputs = Iterable[Any]
-"""Batches: a tensor each, or a pair whose first part is the inputs; what else is in it (labels) is not looked at."""
+InputBatches = Iterable[Any]
+"""Batches: a tensor each, or a pair whose first item is the inputs; labels and such are ignored."""
 
 
-def recalibrate(model: ElasticModel, width: Widths, batches: Inputs) -> None:
-    """Measure the BatchNorm statistics of a submodel and keep them in the model, which saves them with its weights.
+def recalibrate(model: ElasticModel, width: Widths, batches: InputBatches) -> None:
+    """Measure the BatchNorm statistics of a submodel and store them in the model.
 
-    They are the mean over the batches of each batch's mean and unbiased variance. A width of P that has statistics
-    of its own gets those replaced. Measure again after further training. Without BatchNorm there is nothing to do.
+    They are the mean over the batches of each batch's mean and unbiased variance, and are saved
+    with the weights. A width of P that has its own statistics gets those replaced. Measure again
+    after further training. Does nothing if the model has no BatchNorm layers.
     """
     if not has_statistics(model):
         return
-    statistics = measure_statistics(model, uncalibrated_submodel(model, width), batches)
-    widths = model.plan.family_widths(width)
-    if model.norms != "shared" and is_trained(model, width):
-        with torch.no_grad():
-            for name, value in statistics.items():
-                model.tensors[str(TensorKey(name, widths[""]))].copy_(value)
-    else:
+    net = uncalibrated_submodel(model, width)
+    statistics = measure_statistics(model, net, batches)
+    if model.norms == "shared" or not is_trained(model, width):
         model.set_statistics(width, statistics)
+        return
+    widths = model.plan.family_widths(width)
+    with torch.no_grad():
+        for name, value in statistics.items():
+            key = str(TensorKey(name, widths[""]))
+            model.tensors[key].copy_(value)
 
 
 def has_statistics(model: ElasticModel) -> bool:
-    """Say whether a model has BatchNorm layers with running statistics."""
+    """Return whether a model has BatchNorm layers with running statistics."""
     return bool(batchnorm_tensors(model.blueprint.template, "statistics"))
 
 
 def is_trained(model: ElasticModel, width: Widths) -> bool:
-    """Say whether all layers have one width, and it is one of P."""
+    """Return whether all layers have one width, and it is one of P."""
     widths = set(model.plan.family_widths(width).values())
     return len(widths) == 1 and widths <= set(model.space.widths)
 
 
 def uncalibrated_submodel(model: ElasticModel, width: Widths) -> nn.Module:
-    """Return a cut whose BatchNorm statistics are still to be measured, and so no warning that they are not."""
+    """Return a cut whose BatchNorm statistics are still to be measured, without a warning."""
     widths = model.plan.family_widths(width)
-    kept = model.plan.leading_units(widths)
+    units = model.plan.leading_units(widths)
     tensors = model.cut_tensors(widths, warn=False)
-    return model.blueprint.build(tensors, model.plan, kept).eval()
+    return model.blueprint.build(tensors, model.plan, units).eval()
 
 
 @torch.no_grad()
-def measure_statistics(model: ElasticModel, net: nn.Module, batches: Inputs) -> dict[str, Tensor]:
-    """Return the BatchNorm statistics of a submodel over some batches; the submodel holds them too, in eval mode.
+def measure_statistics(
+    model: ElasticModel, net: nn.Module, batches: InputBatches
+) -> dict[str, Tensor]:
+    """Return the BatchNorm statistics of a submodel over some batches.
 
-    Each batch starts from statistics of zero, so that what a batch leaves, over the rate at which a layer takes
-    it in, is that of the batch alone: this holds for modules and for graphs, whose rates cannot be changed.
+    The submodel has them too afterwards, and is in evaluation mode. A layer that no batch went
+    through keeps the statistics it had.
     """
     names = batchnorm_tensors(model.blueprint.template, "statistics")
-    held = {name: tensor for name, tensor in net.named_buffers() if name in names}
-    before = {name: tensor.clone() for name, tensor in held.items()}
-    rates = _rates(model.blueprint.template)
-    total, count = {name: torch.zeros_like(t, dtype=torch.float64) for name, t in held.items()}, 0
+    buffers = {name: tensor for name, tensor in net.named_buffers() if name in names}
+    before = {name: tensor.clone() for name, tensor in buffers.items()}
+    rates = _update_rates(model.blueprint.template)
     _train_norms(net)
-    with torch.random.fork_rng(devices=[]), _NoDropout():
-        torch.manual_seed(0)  # what else a graph draws, it draws alike each time
-        for batch in batches:
-            for tensor in held.values():
-                tensor.zero_()
-            _run(net, batch)
-            for name in total:
-                total[name] += held[name] / _taken_in(held, name, rates)
-            count += 1
+    totals, count = _sum_statistics(net, buffers, rates, batches)
     net.eval()
     if not count:
         raise UserError(
             "batches: there is nothing to measure on, give at least one batch of inputs"
         )
-    for name, tensor in held.items():
-        seen = bool(total[_counter(name)] > 0)
-        _settle(name, tensor, total[name] / count if seen else before[name], count)
-    return {name: tensor.clone() for name, tensor in held.items()}
+    for name, tensor in buffers.items():
+        was_run = bool(totals[_counter_name(name)] > 0)
+        mean = totals[name] / count if was_run else before[name]
+        _set_statistic(name, tensor, mean, count)
+    return {name: tensor.clone() for name, tensor in buffers.items()}
+
+
+def _sum_statistics(
+    net: nn.Module, buffers: dict[str, Tensor], rates: dict[str, float], batches: InputBatches
+) -> tuple[dict[str, Tensor], int]:
+    """Return the sum over batches of each batch's statistics, and the number of batches.
+
+    Each batch starts from statistics of zero, so that their values afterwards, divided by the share
+    that a layer takes from a batch, are those of the batch alone. This holds for modules and for
+    graphs, whose rates cannot be changed.
+    """
+    totals = {}
+    for name, tensor in buffers.items():
+        totals[name] = torch.zeros_like(tensor, dtype=torch.float64)
+    count = 0
+    with torch.random.fork_rng(devices=[]), _NoDropout():
+        torch.manual_seed(0)  # whatever else a graph draws is the same each time
+        for batch in batches:
+            for tensor in buffers.values():
+                tensor.zero_()
+            _run_batch(net, batch)
+            for name in totals:
+                totals[name] += buffers[name] / _batch_share(buffers, name, rates)
+            count += 1
+    return totals, count
 
 
 class _NoDropout(TorchFunctionMode):
-    """Leaves out dropout, and has the mean of what would be drawn: a graph has operations for it, and no layers."""
+    """Replaces dropout by its mean: a graph has operations for it, but no layers to switch off."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is A.native_dropout.default:
@@ -103,8 +126,8 @@ class _NoDropout(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _settle(name: str, tensor: Tensor, mean: Tensor, count: int) -> None:
-    """Put a measured statistic in its place; a layer that no batch went through keeps what it had."""
+def _set_statistic(name: str, tensor: Tensor, mean: Tensor, count: int) -> None:
+    """Write a measured statistic into its buffer."""
     if not bool(mean.isfinite().all()):
         raise UserError(
             f"batches: the statistics {name} are not finite; are the inputs, and the weights?"
@@ -114,29 +137,28 @@ def _settle(name: str, tensor: Tensor, mean: Tensor, count: int) -> None:
         tensor.fill_(count)
 
 
-def _counter(name: str) -> str:
-    """Return the name of the count beside a statistic.
+def _counter_name(name: str) -> str:
+    """Return the name of the batch counter of the layer that a statistic belongs to.
 
-    >>> _counter("layer1.bn.running_mean"), _counter("running_var")
+    >>> _counter_name("layer1.bn.running_mean"), _counter_name("running_var")
     ('layer1.bn.num_batches_tracked', 'num_batches_tracked')
     """
     path, dot, _ = name.rpartition(".")
     return f"{path}{dot}num_batches_tracked"
 
 
-def _rates(template: nn.Module) -> dict[str, float]:
-    norms = {
-        path: m
-        for path, m in template.named_modules()
-        if isinstance(m, nn.modules.batchnorm._BatchNorm)
-    }
-    return {path: 1.0 if norm.momentum is None else norm.momentum for path, norm in norms.items()}
+def _update_rates(template: nn.Module) -> dict[str, float]:
+    """Return for each BatchNorm layer the share of a batch in the running statistics."""
+    rates = {}
+    for path, norm in batchnorm_layers(template).items():
+        rates[path] = 1.0 if norm.momentum is None else norm.momentum
+    return rates
 
 
-def _taken_in(held: dict[str, Tensor], name: str, rates: dict[str, float]) -> float:
-    """Return the share of a statistic that the batch made up, over as many passes through the layer as there were."""
+def _batch_share(buffers: dict[str, Tensor], name: str, rates: dict[str, float]) -> float:
+    """Return the share of a batch in a statistic, which one batch may have updated repeatedly."""
     path, _, leaf = name.rpartition(".")
-    passes = int(held[_counter(name)])
+    passes = int(buffers[_counter_name(name)])
     rate = rates[path]
     if leaf == "num_batches_tracked" or not passes or rate == 1:
         return 1.0
@@ -146,15 +168,19 @@ def _taken_in(held: dict[str, Tensor], name: str, rates: dict[str, float]) -> fl
 
 
 def _train_norms(net: nn.Module) -> None:
-    """Let BatchNorm layers measure and the rest run as in evaluation; a graph has no layers and trains as a whole."""
-    norms: list[nn.Module] = [
-        m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
-    ]
-    for module in norms or [net]:
-        module.train()
+    """Put BatchNorm layers in training mode and leave the rest in evaluation mode.
+
+    A graph has no layers, and is put in training mode as a whole.
+    """
+    norms = batchnorm_layers(net)
+    if not norms:
+        net.train()
+    for norm in norms.values():
+        norm.train()
 
 
-def _run(net: nn.Module, batch: Any) -> None:
+def _run_batch(net: nn.Module, batch: Any) -> None:
+    """Run a network on the inputs of a batch."""
     inputs = batch[0] if isinstance(batch, tuple | list) else batch
     if isinstance(inputs, tuple | list):
         net(*inputs)

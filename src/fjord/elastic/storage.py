@@ -1,10 +1,10 @@
-"""One file holds an elastic model: its weights as safetensors, its plan as JSON in the file's metadata."""
+"""Save an elastic model in one file: weights as safetensors, the plan as JSON in its metadata."""
 
 import json
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,12 @@ from fjord.core.width import Widths, parse_width
 from fjord.elastic.batchnorm import StoredSlice, stored_slices
 from fjord.elastic.description import (
     ModelInfo,
-    RestoredModel,
-    blueprint_of,
-    calibration_marks,
+    RebuildOptions,
+    calibration_labels,
     describe_model,
+    restore_blueprint,
 )
+from fjord.elastic.indexing import AxisIndices
 from fjord.elastic.model import ElasticModel, as_layer_widths
 from fjord.elastic.submodel.blueprint import Blueprint, ModelFactory, as_parameters_like
 from fjord.elastic.tensor_key import TensorKey
@@ -29,13 +30,13 @@ from fjord.elastic.trace.rules import RuleFunction
 
 def save_model(model: ElasticModel, path: str | Path) -> None:
     """Write an elastic model to one file, whole or not at all."""
-    marks = calibration_marks(model.calibrated)
-    measured = {
-        str(TensorKey(name, marks[mix])): t
-        for mix, found in model.calibrated.items()
-        for name, t in found.items()
-    }
-    write_tensors(path, model.state_dict() | measured, {"fjord": describe_model(model)})
+    tensors = model.state_dict()
+    labels = calibration_labels(model.calibrated)
+    for layer_widths, statistics in model.calibrated.items():
+        for name, value in statistics.items():
+            key = str(TensorKey(name, labels[layer_widths]))
+            tensors[key] = value
+    write_tensors(path, tensors, {"fjord": describe_model(model)})
 
 
 def read_model_info(path: str | Path) -> ModelInfo:
@@ -45,7 +46,7 @@ def read_model_info(path: str | Path) -> ModelInfo:
     text = metadata.get("fjord")
     if text is None:
         raise UserError(f"{path}: holds tensors but no width plan; was it written by save()?")
-    return ModelInfo.read(path, text, metadata.get("width"))
+    return ModelInfo.parse(path, text, metadata.get("width"))
 
 
 def read_submodel(path: str | Path, width: Widths) -> dict[str, Tensor]:
@@ -55,39 +56,38 @@ def read_submodel(path: str | Path, width: Widths) -> dict[str, Tensor]:
         raise UserError(
             f"{path}: holds the submodel of width {info.width} alone; read it whole with load()"
         )
-    widths = info.plan.family_widths(width)
-    mark = info.calibrated.get(as_layer_widths(widths))
-    kept = info.plan.leading_units(widths)
-    sources = stored_slices(
-        info.plan, info.space, set(info.per_width), widths, kept, calibrated=mark is not None
-    )
+    plan = info.plan
+    widths = plan.family_widths(width)
+    label = info.calibrated.get(as_layer_widths(widths))
+    calibrated = label is not None
+    per_width = set(info.per_width)
+    units = plan.leading_units(widths)
+    slices = stored_slices(plan, info.space, per_width, widths, units, calibrated=calibrated)
+    if calibrated:
+        for name in info.statistics:
+            key = str(TensorKey(name, label))
+            slices[name] = StoredSlice(key, [None] * len(plan.shapes[name]))
     with open_tensors(path) as file:
         _check_tensors(path, file, info)
-        for name in info.statistics if mark is not None else ():
-            sources[name] = StoredSlice(
-                str(TensorKey(name, mark)), [None] * len(info.plan.shapes[name])
-            )
-        return {
-            name: _read_slice(file.get_slice(key), indices)
-            for name, (key, indices) in sources.items()
-        }
+        tensors = {}
+        for name, (key, indices) in slices.items():
+            tensors[name] = _read_slice(file.get_slice(key), indices)
+        return tensors
 
 
 def write_submodel(source: str | Path, width: Widths, target: str | Path) -> dict[str, Tensor]:
     """Cut one width out of a file into a file of its own, which `load` opens."""
     tensors = read_submodel(source, width)
-    write_tensors(
-        target,
-        tensors,
-        {"fjord": read_model_info(source).text, "width": format_layer_widths(width)},
-    )
+    description = read_model_info(source).text
+    write_tensors(target, tensors, {"fjord": description, "width": format_layer_widths(width)})
     return tensors
 
 
 def format_layer_widths(width: Widths) -> str:
     """Write a width as text, or widths by layer as JSON."""
     if isinstance(width, Mapping):
-        return json.dumps({name: str(parse_width(value)) for name, value in width.items()})
+        texts = {name: str(parse_width(value)) for name, value in width.items()}
+        return json.dumps(texts)
     return str(parse_width(width))
 
 
@@ -103,57 +103,92 @@ def parse_layer_widths(text: str) -> Widths:
 
 
 def _check_tensors(path: str | Path, file: Any, info: ModelInfo) -> None:
-    """Refuse a file whose tensors are not those of its plan."""
-    expected = {
-        name: shape for name, shape in info.plan.shapes.items() if name not in info.per_width
-    }
-    for width in info.space.widths if info.per_width else ():
-        shapes = info.plan.cut_shapes(info.plan.leading_units(width))
-        expected |= {str(TensorKey(name, width)): shapes[name] for name in info.per_width}
-    for mix, mark in info.calibrated.items():
-        shapes = info.plan.cut_shapes(info.plan.leading_units(dict(mix)))
-        expected |= {str(TensorKey(name, mark)): shapes[name] for name in info.statistics}
+    """Raise an error unless the tensors of a file are those of its plan."""
+    expected = _expected_shapes(info)
     names = set(file.keys())
     if names != expected.keys():
-        raise UserError(
-            f"{path}: tensors missing or unknown: {', '.join(sorted(names ^ expected.keys()))}"
-        )
+        different = ", ".join(sorted(names ^ expected.keys()))
+        raise UserError(f"{path}: tensors missing or unknown: {different}")
     for name, shape in expected.items():
-        found = tuple(file.get_slice(name).get_shape())
-        if found != shape:
-            raise UserError(f"{path}: {name} has shape {found}, its plan says {shape}")
+        stored = tuple(file.get_slice(name).get_shape())
+        if stored != shape:
+            raise UserError(f"{path}: {name} has shape {stored}, its plan says {shape}")
 
 
-def _read_slice(source: Any, indices: list[Tensor | None]) -> Tensor:
+def _expected_shapes(info: ModelInfo) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that a file with a whole model has, by key."""
+    plan = info.plan
+    expected = {}
+    for name, shape in plan.shapes.items():
+        if name not in info.per_width:
+            expected[name] = shape
+    if info.per_width:
+        for width in info.space.widths:
+            shapes = plan.cut_shapes(plan.leading_units(width))
+            for name in info.per_width:
+                expected[str(TensorKey(name, width))] = shapes[name]
+    for layer_widths, label in info.calibrated.items():
+        shapes = plan.cut_shapes(plan.leading_units(dict(layer_widths)))
+        for name in info.statistics:
+            expected[str(TensorKey(name, label))] = shapes[name]
+    return expected
+
+
+class _IndexRun(NamedTuple):
+    """Consecutive indices along one axis of a stored tensor."""
+
+    position: int
+    """Where the run begins in the tensor that is read."""
+    start: int
+    """Where the run begins in the stored tensor."""
+    length: int
+
+    def stored_range(self) -> slice:
+        """Return the indices in the stored tensor."""
+        return slice(self.start, self.start + self.length)
+
+    def result_range(self) -> slice:
+        """Return the indices in the tensor that is read."""
+        return slice(self.position, self.position + self.length)
+
+
+def _read_slice(source: Any, indices: AxisIndices) -> Tensor:
     """Read only the kept indices of one tensor, run by run."""
     shape = source.get_shape()
     if not shape:
         return source[...]
-    runs = [
-        [(0, 0, n)] if i is None else _runs(i.tolist()) for n, i in zip(shape, indices, strict=True)
-    ]
-    blocks = {
-        block: source[tuple(slice(start, start + size) for _, start, size in block)]
-        for block in product(*runs)
-    }
-    if len(blocks) == 1:
-        return next(iter(blocks.values()))
-    first = next(iter(blocks.values()))
-    result = torch.empty([sum(size for _, _, size in axis) for axis in runs], dtype=first.dtype)
-    for block, value in blocks.items():
-        result[tuple(slice(at, at + size) for at, _, size in block)] = value
+    axes = []
+    for size, index in zip(shape, indices, strict=True):
+        if index is None:
+            axes.append([_IndexRun(0, 0, size)])
+        else:
+            axes.append(_split_runs(index.tolist()))
+    if all(len(runs) == 1 for runs in axes):
+        return source[tuple(runs[0].stored_range() for runs in axes)]
+    result = None
+    for block in product(*axes):
+        value = source[tuple(run.stored_range() for run in block)]
+        if result is None:
+            sizes = [sum(run.length for run in runs) for runs in axes]
+            result = torch.empty(sizes, dtype=value.dtype)
+        result[tuple(run.result_range() for run in block)] = value
+    assert result is not None
     return result
 
 
-def _runs(indices: list[int]) -> list[tuple[int, int, int]]:
-    """Split rising indices into runs: (place in the result, first index, length)."""
-    runs: list[tuple[int, int, int]] = []
-    for place, index in enumerate(indices):
-        if runs and index == runs[-1][1] + runs[-1][2]:
-            at, start, size = runs[-1]
-            runs[-1] = (at, start, size + 1)
+def _split_runs(indices: list[int]) -> list[_IndexRun]:
+    """Split rising indices into runs.
+
+    >>> _split_runs([4, 5, 8])
+    [_IndexRun(position=0, start=4, length=2), _IndexRun(position=2, start=8, length=1)]
+    """
+    runs: list[_IndexRun] = []
+    for position, index in enumerate(indices):
+        if runs and index == runs[-1].start + runs[-1].length:
+            last = runs.pop()
+            runs.append(last._replace(length=last.length + 1))
         else:
-            runs.append((place, index, 1))
+            runs.append(_IndexRun(position, index, 1))
     return runs
 
 
@@ -166,49 +201,53 @@ def load_model(
     rules: Mapping[OpOverloadPacket, RuleFunction] | None = None,
     factory: ModelFactory | None = None,
 ) -> Any:
-    """Read a file back: the whole elastic model, or with `width` only that submodel as a plain module.
+    """Read a file back: the whole elastic model, or with `width` only that submodel as a module.
 
-    A file written by `fjord cut` holds one submodel and gives that.
-    `build` is the model the file was made from, or a function that makes it (its weights do not matter).
-    Models whose submodels are built from the graph are traced again: give `example_inputs`, and `rules` if
-    there were any. Models cut by a factory need it again.
+    A file written by `fjord cut` holds one submodel and gives that. `build` is the model the file
+    was made from, or a function that makes it (its weights do not matter). Models whose submodels
+    are built from the graph are traced again: give `example_inputs`, and `rules` if there were any.
+    Models cut by a factory need it again.
     """
     info = read_model_info(path)
     model = build if isinstance(build, nn.Module) else build()
-    blueprint = blueprint_of(
-        path, info, model, RestoredModel(example_inputs, dict(rules or {}), factory)
-    )
+    options = RebuildOptions(example_inputs, dict(rules or {}), factory)
+    blueprint = restore_blueprint(path, info, model, options)
     if info.width is not None:
         if width is not None:
             raise UserError(
                 f"{path}: holds the submodel of width {info.width} alone; load it without a width"
             )
+        width = parse_layer_widths(info.width)
         with open_tensors(path) as file:
-            tensors = as_parameters_like({key: file.get_tensor(key) for key in file.keys()}, model)
-        return blueprint.build(
-            tensors, info.plan, info.plan.leading_units(parse_layer_widths(info.width))
-        ).train(model.training)
-    if width is None:
+            tensors = _read_all(file)
+    elif width is None:
         with open_tensors(path) as file:
             _check_tensors(path, file, info)
-            tensors = {key: file.get_tensor(key) for key in file.keys()}
-        return _whole(blueprint, info, tensors)
-    tensors = as_parameters_like(read_submodel(path, width), model)
-    return blueprint.build(tensors, info.plan, info.plan.leading_units(width)).train(model.training)
+            tensors = _read_all(file)
+        return _whole_model(blueprint, info, tensors)
+    else:
+        tensors = read_submodel(path, width)
+    parameters = as_parameters_like(tensors, model)
+    net = blueprint.build(parameters, info.plan, info.plan.leading_units(width))
+    return net.train(model.training)
 
 
-def _whole(blueprint: Blueprint, info: ModelInfo, tensors: dict[str, Tensor]) -> ElasticModel:
-    marks = info.calibrated.items()
-    measured = {
-        mix: {name: tensors.pop(str(TensorKey(name, mark))) for name in info.statistics}
-        for mix, mark in marks
-    }
-    model = ElasticModel(
-        blueprint,
-        info.plan,
-        info.space,
-        info.norms,
-        as_parameters_like(tensors, blueprint.template),
-    )
-    model.calibrated = measured
+def _read_all(file: Any) -> dict[str, Tensor]:
+    return {key: file.get_tensor(key) for key in file.keys()}
+
+
+def _whole_model(
+    blueprint: Blueprint, info: ModelInfo, stored: Mapping[str, Tensor]
+) -> ElasticModel:
+    """Return the elastic model with these tensors and the statistics measured after training."""
+    tensors = dict(stored)
+    calibrated = {}
+    for layer_widths, label in info.calibrated.items():
+        statistics = {}
+        for name in info.statistics:
+            statistics[name] = tensors.pop(str(TensorKey(name, label)))
+        calibrated[layer_widths] = statistics
+    parameters = as_parameters_like(tensors, blueprint.template)
+    model = ElasticModel(blueprint, info.plan, info.space, info.norms, parameters)
+    model.calibrated = calibrated
     return model

@@ -274,7 +274,7 @@ class ClientTrainer:
             bench = _Bench(model, SlicedOptimizer(model, how))
         else:
             bench.model.load_state_dict(task.tensors)
-            bench.optimizer.restart()
+            bench.optimizer.reset_state()
         bench.optimizer.full.param_groups[0]["lr"] = task.lr
         self._benches[key] = bench
         if len(self._benches) > 10:
