@@ -1,7 +1,7 @@
-"""What fetching, shuffling, augmenting and batching cost beside a step (bar: at most 10%), and how long a start takes.
+"""What data costs beside a training step (bar: at most 10%), and how long a start takes.
 
-`FJORD_DATA=FOLDER python -m benchmarks.data`: on the real tasks, which must lie there. The narrowest width is the
-hardest case.
+`FJORD_DATA=FOLDER python -m benchmarks.data`: fetching, shuffling, augmenting and batching on the
+real tasks, which must lie in that folder. The narrowest width is the hardest case.
 """
 
 import os
@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 import torch
@@ -23,78 +24,92 @@ from fjord.training.local import Assignment, ClientTrainer
 
 OUT = Console()
 TASKS = ("cifar10", "femnist-digits", "emnist-skewed", "shakespeare")
+WIDTHS = ("1/5", "1")
 CLIENTS = 12
+WARM_UP_CLIENTS = 2
+STARTS = 3
+IMPORT_RECIPES = "import fjord.experiments.recipes.paper"
+LOAD_DATA = "from fjord.experiments.recipes.paper import RECIPES; RECIPES[{name!r}]().data(0)"
 
 
-def timed(function: Callable[[], object]) -> float:
+def time_call(function: Callable[[], object]) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
-def shares(experiment: Experiment) -> tuple[float, float, int]:
-    """Return the median seconds a client takes for its data alone and in all, and its number of steps."""
+@dataclass(frozen=True)
+class StepShares:
+    """The median seconds of a step for its data alone and in all, and the number of steps."""
+
+    data_seconds: float
+    step_seconds: float
+    num_steps: int
+
+
+def measure_steps(experiment: Experiment) -> StepShares:
+    """Train some clients, and go through their data without training."""
     federation = next(iter(experiment.federations()))
     trainer = ClientTrainer(federation.model, federation.data, federation.training, federation.seed)
-    tasks = [task for t in range(CLIENTS) for task in federation.tasks(t)]
-    for task in tasks[:2]:
+    tasks: list[Assignment] = []
+    for t in range(CLIENTS):
+        tasks += federation.tasks(t)
+    for task in tasks[:WARM_UP_CLIENTS]:
         trainer(task)
-    alone = [timed(lambda task=task: only_data(trainer, federation, task)) for task in tasks]
-    in_all = [timed(lambda task=task: trainer(task)) for task in tasks]
-    steps = [
-        len(list(trainer._batches(*federation.data.examples(task.client_id), 0))) for task in tasks
-    ]
-    return (
-        median(a / s for a, s in zip(alone, steps, strict=True)),
-        median(b / s for b, s in zip(in_all, steps, strict=True)),
-        sum(steps),
-    )
+    data_times = [time_call(partial(count_batches, trainer, federation, task)) for task in tasks]
+    train_times = [time_call(partial(trainer, task)) for task in tasks]
+    steps = [count_batches(trainer, federation, task) for task in tasks]
+    return StepShares(median_ratio(data_times, steps), median_ratio(train_times, steps), sum(steps))
 
 
-def only_data(trainer: ClientTrainer, federation: Federation, task: Assignment) -> None:
-    for _ in trainer._batches(*federation.data.examples(task.client_id), 0):
-        pass
+def median_ratio(seconds: list[float], steps: list[int]) -> float:
+    return median(time / count for time, count in zip(seconds, steps, strict=True))
 
 
-def steps() -> None:
+def count_batches(trainer: ClientTrainer, federation: Federation, task: Assignment) -> int:
+    """Make all batches of a client without training on them; return how many there are."""
+    inputs, targets = federation.data.examples(task.client_id)
+    count = 0
+    for _ in trainer._batches(inputs, targets, 0):
+        count += 1
+    return count
+
+
+def print_steps() -> None:
     table = Table("task", "width", "steps", "data, ms a step", "a step in all, ms", "share")
     for name in TASKS:
-        for width in ("1/5", "1"):
-            base = replace(RECIPES[name](), method="heterofl", tiers=f"{width}:1", cohort_size=1)
-            data, in_all, count = shares(base)
+        for width in WIDTHS:
+            recipe = RECIPES[name]()
+            one_client = replace(recipe, method="heterofl", tiers=f"{width}:1", cohort_size=1)
+            shares = measure_steps(one_client)
             table.add_row(
                 name,
                 width,
-                str(count),
-                f"{data * 1e3:.3f}",
-                f"{in_all * 1e3:.2f}",
-                f"{data / in_all:.1%}",
+                str(shares.num_steps),
+                f"{shares.data_seconds * 1e3:.3f}",
+                f"{shares.step_seconds * 1e3:.2f}",
+                f"{shares.data_seconds / shares.step_seconds:.1%}",
             )
     OUT.print(table)
 
 
-def starts() -> None:
+def run_python(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def print_starts() -> None:
     table = Table("task", "second start, s", "of it imports, s")
     for name in TASKS:
-        code = f"from fjord.experiments.recipes.paper import RECIPES; RECIPES[{name!r}]().data(0)"
-        found = [
-            timed(lambda code=code: subprocess.run([sys.executable, "-c", code], check=True))
-            for _ in range(3)
-        ]
-        bare = timed(
-            lambda: subprocess.run(
-                [sys.executable, "-c", "import fjord.experiments.recipes.paper"], check=True
-            )
-        )
-        table.add_row(name, f"{median(found):.2f}", f"{bare:.2f}")
+        code = LOAD_DATA.format(name=name)
+        starts = [time_call(partial(run_python, code)) for _ in range(STARTS)]
+        imports = time_call(partial(run_python, IMPORT_RECIPES))
+        table.add_row(name, f"{median(starts):.2f}", f"{imports:.2f}")
     OUT.print(table)
 
 
 if __name__ == "__main__":
     if "FJORD_DATA" not in os.environ:
-        sys.exit(
-            "benchmarks.data needs the real datasets: set FJORD_DATA to the folder they lie in"
-        )
+        sys.exit("benchmarks.data needs the real datasets: set FJORD_DATA to their folder")
     torch.set_num_threads(1)
-    steps()
-    starts()
+    print_steps()
+    print_starts()

@@ -1,14 +1,14 @@
-"""Exported files against their source, and what a call takes: `python -m benchmarks.export [FORMAT ...]`.
+"""Exported files beside their source, and their latency: `python -m benchmarks.export [FORMAT]`.
 
-The paper's three models at every width of uniform-5, by default in all formats that are installed: the largest
-difference from the submodel in torch, bytes, and the latency of one example with one thread, over that at full width
-and beside the ratio of multiply-accumulates. Widths take turns, and the best of several medians counts.
+The paper's three models at every width of uniform-5, by default in all formats that are installed:
+the largest difference from the submodel in torch, bytes, and the latency of one example with one
+thread, over that at full width and beside the ratio of multiply-accumulates. Widths take turns, and
+the best of several medians counts.
 """
 
 import sys
 import tempfile
-from dataclasses import dataclass
-from importlib.util import find_spec
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -25,89 +25,106 @@ from fjord.deploy.exports.trial import ExportTrial, measure_latency, random_inpu
 from fjord.elastic.model import ElasticModel
 from fjord.models.catalog import CatalogEntry, find_model
 
-INPUTS = {"resnet18": "1x3x32x32", "cnn": "1x1x28x28", "rnn": "1x80"}
+SHAPES = {"resnet18": "1x3x32x32", "cnn": "1x1x28x28", "rnn": "1x80"}
 TURNS = 3
+NORM_BATCHES = 20
+COLUMNS = ("width", "bytes", "difference", "ms", "ms / full", "MACs / full")
 
 
 @dataclass(frozen=True)
-class Written:
+class FileCase:
+    """One file, how it is run, and an input for it."""
+
+    exported: ExportedModel
+    run: RunFile
+    example: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class ModelFiles:
     """One model in one format at every width."""
 
     title: str
-    files: list[ExportedModel]
-    runs: list[tuple[RunFile, tuple[Tensor, ...]]]
+    cases: list[FileCase] = field(default_factory=list)
 
-    def table(self) -> Table:
-        """Time the files in turn."""
+    def best_latencies(self) -> list[float]:
+        """Time the files in turn; return the best median of each."""
+        best = [float("inf")] * len(self.cases)
         with one_thread():
-            turns = [
-                [measure_latency(run, example) for run, example in self.runs] for _ in range(TURNS)
-            ]
-        best = [min(spans) * 1e3 for spans in zip(*turns, strict=True)]
-        full = self.files[-1]
-        rows = Table(
-            "width",
-            "bytes",
-            "difference",
-            "ms",
-            "ms / full",
-            "MACs / full",
-            title=self.title,
-            caption=full.note,
-        )
-        for file, ms in zip(self.files, best, strict=True):
-            shares = f"{ms / best[-1]:.2f}", f"{file.macs / full.macs:.2f}"
-            rows.add_row(
-                str(file.width), f"{file.bytes:,}", f"{file.difference:.1e}", f"{ms:.3f}", *shares
+            for _ in range(TURNS):
+                for i, case in enumerate(self.cases):
+                    best[i] = min(best[i], measure_latency(case.run, case.example))
+        return best
+
+    def latency_table(self) -> Table:
+        """Time the files and return a table."""
+        latencies = self.best_latencies()
+        full = self.cases[-1].exported
+        table = Table(*COLUMNS, title=self.title, caption=full.note)
+        for case, seconds in zip(self.cases, latencies, strict=True):
+            exported = case.exported
+            table.add_row(
+                str(exported.width),
+                f"{exported.bytes:,}",
+                f"{exported.difference:.1e}",
+                f"{seconds * 1e3:.3f}",
+                f"{seconds / latencies[-1]:.2f}",
+                f"{exported.macs / full.macs:.2f}",
             )
-        return rows
+        return table
 
 
 def main() -> None:
     console = Console(width=110, highlight=False)
+    formats = sys.argv[1:] or installed_formats()
     with tempfile.TemporaryDirectory() as folder:
-        done = [
-            write(model, to, Path(folder)) for to in sys.argv[1:] or installed() for model in INPUTS
-        ]
-        for (
-            written
-        ) in done:  # after all were written, so that nothing else runs while they are timed
-            console.print(written.table())
+        written = []
+        for to in formats:
+            for name in SHAPES:
+                written.append(write_files(name, to, Path(folder)))
+        # Only after all were written, so that nothing else runs while they are timed.
+        for files in written:
+            console.print(files.latency_table())
 
 
-def installed() -> list[str]:
-    missing = {
-        name: [p for p in form.packages if find_spec(p) is None] for name, form in FORMATS.items()
-    }
-    for name, packages in missing.items():
-        if packages:
-            print(f"left out: {name}, which needs {', '.join(packages)}")
-    return [name for name, packages in missing.items() if not packages]
+def installed_formats() -> list[str]:
+    installed = []
+    for name, export_format in FORMATS.items():
+        missing = export_format.missing_packages
+        if missing:
+            print(f"left out: {name}, which needs {', '.join(missing)}")
+        else:
+            installed.append(name)
+    return installed
 
 
-def write(name: str, to: str, folder: Path) -> Written:
+def write_files(name: str, to: str, folder: Path) -> ModelFiles:
     torch.manual_seed(0)
-    entry = find_model(name, INPUTS[name])
+    entry = find_model(name, SHAPES[name])
     model = fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze)
-    settle(model, entry)
-    files, runs = [], []
+    measure_norms(model, entry)
+    export_format = FORMATS[to]
+    files = ModelFiles(f"{name} {SHAPES[name]} to {to}")
     for width in model.space.widths:
-        path = folder / f"{name}-{str(width).replace('/', 'of')}{FORMATS[to].suffix}"
-        files.append(fjord.export_model(model, width, path, entry.inputs, to=to))
-        trial = ExportTrial(
-            model.cut(width).eval(), entry.model, entry.inputs, True, bool(files[-1].note)
-        )
-        runs.append((FORMATS[to].open_file(path)[0], fixed_inputs(trial.plain_network()).example))
-    return Written(f"{name} {INPUTS[name]} to {to}", files, runs)
+        label = str(width).replace("/", "of")
+        path = folder / f"{name}-{label}{export_format.suffix}"
+        exported = fjord.export_model(model, width, path, entry.inputs, to=to)
+        run, _ = export_format.open_file(path)
+        net = model.cut(width).eval()
+        trial = ExportTrial(net, entry.model, entry.inputs, True, bool(exported.note))
+        example = fixed_inputs(trial.plain_network()).example
+        files.cases.append(FileCase(exported, run, example))
+    return files
 
 
 @torch.no_grad()
-def settle(model: ElasticModel, entry: CatalogEntry) -> None:
-    """Let BatchNorm see some data: with statistics of nothing all outputs are about zero, and agree."""
+def measure_norms(model: ElasticModel, entry: CatalogEntry) -> None:
+    """Let BatchNorm see some data: without, all outputs would be about zero, and agree."""
     model.train()
     for width in model.space.widths:
-        for seed in range(20):
-            model.at(width)(*random_inputs(entry.model, entry.inputs, 8, seed))
+        net = model.at(width)
+        for seed in range(NORM_BATCHES):
+            net(*random_inputs(entry.model, entry.inputs, 8, seed))
     model.eval()
 
 

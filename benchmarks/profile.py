@@ -1,9 +1,10 @@
-"""Whether a profile is right, as ratios within one run: `python -m benchmarks.profile [resnet18] [cnn] [rnn]`.
+"""Whether a profile is right: `python -m benchmarks.profile [resnet18] [cnn] [rnn]`.
 
-For each model of the paper, with its batches, three tables: memory and step time of the widths between the smallest and
-the largest, predicted from those two alone, over what was measured; a real client's round over what the profile says it
-takes; and whether the width that is picked meets a deadline midway to the next, and the next does not. Profiles and
-rounds take turns, as many machines do not keep their own pace for minutes.
+For each model of the paper, with its batches, three tables of ratios within one run: memory and
+step time of the widths between the smallest and the largest, predicted from those two alone, over
+what was measured; a real client's round over the time that the profile says; and whether the width
+that is picked meets a deadline midway to the next, and the next does not. Profiles and rounds take
+turns, as many machines do not keep their own pace for minutes.
 """
 
 import sys
@@ -22,150 +23,189 @@ from fjord.core.width import Width
 from fjord.devices.budget import Budget
 from fjord.devices.profile import DeviceProfile, WidthCost
 from fjord.experiments.profiling.measure import gather_examples, received_copy, single_client_data
-from fjord.experiments.profiling.memory import run_in_child
+from fjord.experiments.profiling.memory import JsonDict, run_in_child
 from fjord.experiments.profiling.predict import workload_shape
 from fjord.experiments.profiling.profile import profile_federation
 from fjord.experiments.profiling.workload import federation_of_model
 from fjord.federated.rounds import Federation
 from fjord.models.catalog import find_model
 from fjord.training.local import ClientTrainer
-from fjord.training.objective import ordered_dropout, self_distillation
+from fjord.training.objective import Objective, ordered_dropout, self_distillation
 
 OUT = Console(width=120, highlight=False)
-MODELS = {"resnet18": ("2x3x24x24", 32, 640), "cnn": (None, 16, 1600), "rnn": ("2x80", 4, 400)}
-"""The shape of an example, the batch, and the examples of a round: enough steps that each width is drawn often."""
 TURNS = 3
-Kind = tuple[Width, bool | None]
+KD_NAMES = {True: "with KD", False: "without KD"}
+WidthKind = tuple[Width, bool | None]
 """A width, with distillation or without."""
-WORDS = {True: "with KD", False: "without KD"}
+PREDICTION_COLUMNS = (
+    "width",
+    "",
+    "memory, MB",
+    "predicted",
+    "shapes alone",
+    "line in p^2",
+    "a step, ms",
+    "predicted",
+)
 
 
-def federation_of(name: str) -> Federation:
-    shape, batch_size, examples = MODELS[name]
-    entry = find_model(name, shape)
+@dataclass(frozen=True)
+class PaperCase:
+    """How a model of the paper is trained."""
+
+    shape: str | None
+    """The shape of an example; None for the model's own."""
+    batch_size: int
+    examples: int
+    """Of a round: enough steps that each width is drawn often."""
+
+
+CASES = {
+    "resnet18": PaperCase("2x3x24x24", 32, 640),
+    "cnn": PaperCase(None, 16, 1600),
+    "rnn": PaperCase("2x80", 4, 400),
+}
+
+
+def make_federation(name: str) -> Federation:
+    case = CASES[name]
+    entry = find_model(name, case.shape)
     elastic = fjord.elasticize(entry.model, entry.inputs, freeze=entry.freeze)
-    federation = federation_of_model(elastic, entry.inputs[0], None, batch_size, 1)
-    federation.data = single_client_data(gather_examples(federation.data, batch_size, examples), federation.data)
+    federation = federation_of_model(elastic, entry.inputs[0], None, case.batch_size, 1)
+    examples = gather_examples(federation.data, case.batch_size, case.examples)
+    federation.data = single_client_data(examples, federation.data)
     return federation
 
 
-def real_round(federation: Federation, ceiling: Width, kd: bool, seed: int) -> float:
-    """Return what a client's round takes in a process of its own that has trained before, as a profile assumes."""
-    training = replace(
-        federation.training, objective=self_distillation() if kd else ordered_dropout()
-    )
+def make_objective(kd: bool | None) -> Objective:
+    if kd:
+        return self_distillation()
+    return ordered_dropout()
 
-    def work() -> dict[str, float]:
+
+def real_round(federation: Federation, ceiling: Width, kd: bool | None, seed: int) -> float:
+    """Return the seconds of a client's round in a process that has trained before.
+
+    This is what a profile assumes.
+    """
+    training = replace(federation.training, objective=make_objective(kd))
+    model = federation.model
+    data = federation.data
+
+    def train_client() -> JsonDict:
         torch.set_num_threads(1)
-        once = ClientTrainer(federation.model, federation.data, replace(training, max_steps=1), 0)
-        once(federation.task_at(federation.space.widths[0]))
-        trainer, task = (
-            ClientTrainer(federation.model, federation.data, training, seed),
-            federation.task_at(ceiling),
-        )
+        warm_up = ClientTrainer(model, data, replace(training, max_steps=1), 0)
+        warm_up(federation.task_at(federation.space.widths[0]))
+        trainer = ClientTrainer(model, data, training, seed)
+        task = federation.task_at(ceiling)
         started = time.perf_counter()
         trainer(received_copy(task))
         return {"seconds": time.perf_counter() - started}
 
-    return float(run_in_child(work)["seconds"])
+    return float(run_in_child(train_client)["seconds"])
 
 
-def predictions(name: str, federation: Federation, measured: DeviceProfile) -> None:
-    ends = [federation.space.widths[0], federation.space.largest]
-    predicted = profile_federation(federation, measure=ends, examples=MODELS[name][2])
-    title = f"{name}: predicted from {ends[0]} and {ends[1]}, over measured"
-    table = Table(
-        "width",
-        "",
-        "memory, MB",
-        "predicted",
-        "shapes alone",
-        "line in p^2",
-        "a step, ms",
-        "predicted",
-        title=title,
+def print_predictions(name: str, federation: Federation, measured: DeviceProfile) -> None:
+    smallest = federation.space.widths[0]
+    largest = federation.space.largest
+    predicted = profile_federation(
+        federation, measure=[smallest, largest], examples=CASES[name].examples
     )
+    title = f"{name}: predicted from {smallest} and {largest}, over measured"
+    table = Table(*PREDICTION_COLUMNS, title=title)
     rows = federation.data.examples(0)
     for kd in measured.kd_kinds:
-        low, high = (predicted.cost(width, kd) for width in ends)
+        low = predicted.cost(smallest, kd)
+        high = predicted.cost(largest, kd)
         for width in federation.space.widths[1:-1]:
-            real, guess = measured.cost(width, kd), predicted.cost(width, kd)
-            shape = workload_shape(
-                federation, width, self_distillation() if kd else ordered_dropout(), rows, {}
-            )
-            ratios = [
-                n / real.memory_bytes
-                for n in (guess.memory_bytes, shape.memory, _squared(width, low, high))
-            ]
-            memory = [f"{real.memory_bytes / 1e6:.1f}", *(f"{ratio:.2f}" for ratio in ratios)]
-            steps = [
+            shape = workload_shape(federation, width, make_objective(kd), rows, {})
+            real = measured.cost(width, kd)
+            guess = predicted.cost(width, kd)
+            memory = real.memory_bytes
+            table.add_row(
+                str(width),
+                KD_NAMES[bool(kd)],
+                f"{memory / 1e6:.1f}",
+                f"{guess.memory_bytes / memory:.2f}",
+                f"{shape.memory / memory:.2f}",
+                f"{memory_on_square(width, low, high) / memory:.2f}",
                 f"{real.step_seconds * 1e3:.2f}",
                 f"{guess.step_seconds / real.step_seconds:.2f}",
-            ]
-            table.add_row(str(width), WORDS[bool(kd)], *memory, *steps)
+            )
     OUT.print(table)
 
 
-def _squared(width: Width, low: WidthCost, high: WidthCost) -> float:
+def memory_on_square(width: Width, low: WidthCost, high: WidthCost) -> float:
     """Return memory on a line in the square of the width."""
-    place = float((width**2 - low.width**2) / (high.width**2 - low.width**2))
-    return low.memory_bytes + place * (high.memory_bytes - low.memory_bytes)
+    share = (width**2 - low.width**2) / (high.width**2 - low.width**2)
+    return low.memory_bytes + float(share) * (high.memory_bytes - low.memory_bytes)
 
 
 @dataclass(frozen=True)
-class Turn:
-    """A profile, and the rounds that came right after it."""
+class ProfileTurn:
+    """A profile, and the rounds that came right after it, in seconds."""
 
     profile: DeviceProfile
-    said: dict[Kind, float]
-    real: dict[Kind, float]
+    profiled: dict[WidthKind, float]
+    real: dict[WidthKind, float]
 
     @classmethod
-    def take(cls, federation: Federation, budget: Budget, seed: int) -> Self:
+    def measure(cls, federation: Federation, budget: Budget, seed: int) -> Self:
         """Profile, then train; the seed draws the widths of the steps."""
         profile = profile_federation(federation, examples=budget.examples)
-        said = {
-            (v.cost.width, kd): v.seconds
-            for kd in profile.kd_kinds
-            for v in profile.check_budget(budget, kd)
-        }
-        return cls(
-            profile,
-            said,
-            {(width, kd): real_round(federation, width, bool(kd), seed) for width, kd in said},
-        )
+        profiled: dict[WidthKind, float] = {}
+        for kd in profile.kd_kinds:
+            for verdict in profile.check_budget(budget, kd):
+                profiled[verdict.cost.width, kd] = verdict.seconds
+        real = {}
+        for width, kd in profiled:
+            real[width, kd] = real_round(federation, width, kd, seed)
+        return cls(profile, profiled, real)
 
-    def right(self, width: Width, wider: Width, kd: bool | None, budget: Budget) -> bool:
-        """Say whether a deadline midway picks the narrower width, which really meets it, as the wider does not."""
-        deadline = (self.said[width, kd] + self.said[wider, kd]) / 2
+    def picks_right(self, width: Width, wider: Width, kd: bool | None, budget: Budget) -> bool:
+        """Return whether a deadline midway picks the narrower width, and rightly.
+
+        The narrower width really has to meet the deadline, and the wider one has to miss it.
+        """
+        deadline = (self.profiled[width, kd] + self.profiled[wider, kd]) / 2
         picked = self.profile.widest_fit(replace(budget, deadline=deadline), kd)
         return picked == width and self.real[width, kd] <= deadline < self.real[wider, kd]
 
 
-def rounds(name: str, turns: list[Turn], budget: Budget) -> None:
+def print_rounds(name: str, turns: list[ProfileTurn], budget: Budget) -> None:
     title = f"{name}: a round of {budget.examples} examples"
     table = Table("width", "", "profile, s", "real, s", "real / profile", title=title)
-    picks = Table("width", "the next", "", "deadline midway: right in", title=f"{name}: deadlines")
-    first = turns[0]
-    for width, kd in first.said:
-        said, real = (
-            median(getattr(t, what)[width, kd] for t in turns) for what in ("said", "real")
+    for key in turns[0].profiled:
+        width, kd = key
+        profiled = median(turn.profiled[key] for turn in turns)
+        real = median(turn.real[key] for turn in turns)
+        ratio = median(turn.real[key] / turn.profiled[key] for turn in turns)
+        table.add_row(
+            str(width), KD_NAMES[bool(kd)], f"{profiled:.3f}", f"{real:.3f}", f"{ratio:.2f}"
         )
-        ratio = median(t.real[width, kd] / t.said[width, kd] for t in turns)
-        table.add_row(str(width), WORDS[bool(kd)], f"{said:.3f}", f"{real:.3f}", f"{ratio:.2f}")
-    for kd in first.profile.kd_kinds:
-        for width, wider in pairwise(width for width, kind in first.said if kind == kd):
-            right = sum(turn.right(width, wider, kd, budget) for turn in turns)
-            picks.add_row(str(width), str(wider), WORDS[bool(kd)], f"{right} of {len(turns)}")
-    OUT.print(table, picks)
+    OUT.print(table)
+
+
+def print_deadlines(name: str, turns: list[ProfileTurn], budget: Budget) -> None:
+    columns = ("width", "the next", "", "deadline midway: right in")
+    table = Table(*columns, title=f"{name}: deadlines")
+    profile = turns[0].profile
+    for kd in profile.kd_kinds:
+        for width, wider in pairwise(profile.widths):
+            right = sum(turn.picks_right(width, wider, kd, budget) for turn in turns)
+            count = f"{right} of {len(turns)}"
+            table.add_row(str(width), str(wider), KD_NAMES[bool(kd)], count)
+    OUT.print(table)
 
 
 def main() -> None:
-    for name in sys.argv[1:] or MODELS:
-        federation, budget = federation_of(name), Budget(examples=MODELS[name][2])
-        turns = [Turn.take(federation, budget, seed) for seed in range(TURNS)]
-        predictions(name, federation, turns[-1].profile)
-        rounds(name, turns, budget)
+    for name in sys.argv[1:] or CASES:
+        federation = make_federation(name)
+        budget = Budget(examples=CASES[name].examples)
+        turns = [ProfileTurn.measure(federation, budget, seed) for seed in range(TURNS)]
+        print_predictions(name, federation, turns[-1].profile)
+        print_rounds(name, turns, budget)
+        print_deadlines(name, turns, budget)
 
 
 if __name__ == "__main__":

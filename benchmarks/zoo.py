@@ -1,4 +1,4 @@
-"""Models of timm and torchvision, cut at 1/2 with no user code: `python -m benchmarks.zoo [NAME...]`.
+"""Foreign models, cut at 1/2 with no user code: `python -m benchmarks.zoo [NAME...]`.
 
 Each model of `zoo_models.txt` (timm, or torchvision with the prefix "tv:") is made elastic, which
 proves the plan, cut at 1/2, and run in both modes on a batch of another size. Without names, the
@@ -20,13 +20,23 @@ from torch import nn
 import fjord
 from fjord.experiments.runs import describe_environment
 
-LIST = Path(__file__).with_name("zoo_models.txt")
-PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
+MODEL_LIST = Path(__file__).with_name("zoo_models.txt")
+ZOO_PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
+TORCHVISION_PREFIX = "tv:"
+NUM_PROCESSES = 2
+INTRODUCTION = (
+    "{good} of {all} model families of timm and torchvision become elastic, are proved and are cut "
+    "at 1/2, with no user code (`make zoo`, commit {commit}, torch {torch}). Each submodel also "
+    "runs in both modes on a batch of another size. `weights` is the share of parameters left at "
+    "1/2. Seconds are for one thread while another model runs beside it."
+)
+BuiltModel = tuple[nn.Module, tuple[Any, ...]]
+"""A model and its example inputs."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How one model fared."""
+class ZooResult:
+    """Whether one model could be cut, and what it took."""
 
     name: str
     seconds: float
@@ -37,90 +47,97 @@ class Outcome:
 
 
 def declare_torchvision_operators() -> None:
-    """Make torchvision's Python part importable beside the CPU build of torch, whose compiled part does not load."""
+    """Make torchvision's Python part importable beside the CPU build of torch.
+
+    Its compiled part, which declares these operators, does not load there.
+    """
     if "torchvision" not in sys.modules:
         library = torch.library.Library("torchvision", "DEF")
         library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        declare_torchvision_operators.library = library  # type: ignore[attr-defined]  # lives as long as the process
+        # Kept as long as the process: the declarations go with the object.
+        declare_torchvision_operators.library = library  # type: ignore[attr-defined]
 
 
-Made = tuple[nn.Module, tuple[Any, ...]]
-
-
-def build(name: str, **options: Any) -> Made:
-    """Return an untrained model and an example of its inputs; `options` are those of its own library."""
+def build_model(name: str, **options: Any) -> BuiltModel:
+    """Return an untrained model and its example inputs; `options` are those of its library."""
     declare_torchvision_operators()
     torch.manual_seed(0)
-    if name.startswith("tv:"):
+    if name.startswith(TORCHVISION_PREFIX):
         import torchvision
 
-        return torchvision.models.get_model(name[3:], weights=None, **options), (
-            torch.randn(2, 3, 224, 224),
-        )
+        bare_name = name.removeprefix(TORCHVISION_PREFIX)
+        model = torchvision.models.get_model(bare_name, weights=None, **options)
+        return model, (torch.randn(2, 3, 224, 224),)
     import timm
 
     model = timm.create_model(name, pretrained=False, **options)
-    return model, (torch.randn(2, *model.default_cfg["input_size"]),)
+    input_size = model.default_cfg["input_size"]
+    return model, (torch.randn(2, *input_size),)
 
 
-def outcome(name: str, make: Callable[[str], Made] = build) -> Outcome:
+def try_model(name: str, build: Callable[[str], BuiltModel] = build_model) -> ZooResult:
     """Make one model elastic, cut it in half, and run the half."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    model, inputs = make(name)
+    model, inputs = build(name)
     start = time.perf_counter()
     try:
         elastic = fjord.elasticize(model, inputs, widths=fjord.WidthSpace.of(["1/2", "1"]))
         seconds = time.perf_counter() - start
         half = elastic.cut("1/2")
+        three_examples = torch.cat([inputs[0], inputs[0][:1]])
         for mode in (True, False):
-            half.train(mode)(torch.cat([inputs[0], inputs[0][:1]]))
+            half.train(mode)(three_examples)
     except Exception as error:  # any failure is a row of the table
-        return Outcome(
-            name, time.perf_counter() - start, failure=f"{type(error).__name__}: {error}"
-        )
-    share = sum(p.numel() for p in half.parameters()) / sum(p.numel() for p in model.parameters())
-    return Outcome(name, seconds, elastic.blueprint.route, len(elastic.plan.families), share)
+        failure = f"{type(error).__name__}: {error}"
+        return ZooResult(name, time.perf_counter() - start, failure=failure)
+    share = count_parameters(half) / count_parameters(model)
+    return ZooResult(name, seconds, elastic.blueprint.route, len(elastic.plan.families), share)
 
 
-def page(outcomes: list[Outcome]) -> str:
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def render_page(results: list[ZooResult]) -> str:
     """Return the results as a page."""
-    good = [o for o in outcomes if not o.failure]
-    env = describe_environment()
-    lines = [
-        "# Models tried",
-        "",
-        f"{len(good)} of {len(outcomes)} model families of timm and torchvision become elastic, "
-        "are proved and are cut at 1/2, with no user code "
-        f"(`make zoo`, commit {env['commit']}, torch {env['torch']}). Each submodel also runs in both "
-        "modes on a batch of another size. `weights` is the share of parameters left at 1/2. Seconds "
-        "are for one thread while another model runs beside it.",
-        "",
-        "| model | built from | families | weights | seconds |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {o.name} | {o.route} | {o.families} | {o.share:.2f} | {o.seconds:.1f} |"
-            for o in good
-        ),
-        "",
-        "## Refused",
-        "",
-        *(f"- **{o.name}**: {o.failure.split(' What to do:')[0]}" for o in outcomes if o.failure),
-    ]
+    rows = []
+    refused = []
+    for result in results:
+        if result.failure:
+            reason = result.failure.split(" What to do:")[0]
+            refused.append(f"- **{result.name}**: {reason}")
+        else:
+            cells = f"{result.families} | {result.share:.2f} | {result.seconds:.1f}"
+            rows.append(f"| {result.name} | {result.route} | {cells} |")
+    environment = describe_environment()
+    introduction = INTRODUCTION.format(
+        good=len(rows),
+        all=len(results),
+        commit=environment["commit"],
+        torch=environment["torch"],
+    )
+    lines = ["# Models tried", "", introduction, ""]
+    lines += ["| model | built from | families | weights | seconds |", "|---|---|---|---|---|"]
+    lines += rows
+    lines += ["", "## Refused", ""]
+    lines += refused
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    names = sys.argv[1:] or LIST.read_text().split()
-    found = []
-    with multiprocessing.get_context("spawn").Pool(2, maxtasksperchild=8) as pool:
-        for result in pool.imap(outcome, names):
+    names = sys.argv[1:] or MODEL_LIST.read_text().split()
+    results = []
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(NUM_PROCESSES, maxtasksperchild=8) as pool:
+        for result in pool.imap(try_model, names):
             print(result, flush=True)
-            found.append(result)
+            results.append(result)
     if not sys.argv[1:]:
-        PAGE.write_text(page(found))
-    print(f"{sum(not o.failure for o in found)} of {len(found)}")
+        ZOO_PAGE.write_text(render_page(results))
+    good = sum(not result.failure for result in results)
+    print(f"{good} of {len(results)}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def two():
 
 def data(seed):
     x, y = torch.randn(40, 12), torch.randint(3, (40,))
-    return fjord.partition((x, y), torch.arange(40) % 4, (x, y))
+    return fjord.partition_tensors((x, y), torch.arange(40) % 4, (x, y))
 
 def recipe():
     return fjord.Experiment(name="mine", model=lambda: net()[0], data=data, method="fjord", widths=["1/2", "1"],

@@ -207,7 +207,7 @@ def net():
 def data(seed):
     x = torch.randn(800, 6)
     y = x[:, :4].argmax(1)
-    return fjord.partition((x[:600], y[:600]), torch.arange(600) % 6, (x[600:], y[600:]))
+    return fjord.partition_tensors((x[:600], y[:600]), torch.arange(600) % 6, (x[600:], y[600:]))
 
 def recipe():
     return fjord.Experiment(name="mine", model=net, data=data, method="fjord", num_rounds=30, cohort_size=6,

@@ -32,9 +32,9 @@ SAMPLE = {
 }
 
 
-def small(name: str) -> zoo.Made:
+def small(name: str) -> zoo.BuiltModel:
     size, options, kept = SAMPLE[name]
-    model, (images,) = zoo.build(name, **options)
+    model, (images,) = zoo.build_model(name, **options)
     for path, count in kept.items():
         model.set_submodule(path, model.get_submodule(path)[:count])
     return model, (images[..., :size, :size],)
@@ -43,13 +43,13 @@ def small(name: str) -> zoo.Made:
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_foreign_model_is_cut_in_half(name):
     threads = torch.get_num_threads()
-    result = zoo.outcome(name, small)
+    result = zoo.try_model(name, small)
     torch.set_num_threads(threads)
     assert result.failure == ""
     assert 0.15 < result.share < 0.6
 
 
 def test_the_list_is_long_and_has_no_doubles():
-    names = zoo.LIST.read_text().split()
+    names = zoo.MODEL_LIST.read_text().split()
     assert len(set(names)) == len(names) >= 60
     assert SAMPLE.keys() <= set(names)

@@ -32,7 +32,7 @@ def net():
 
 def data(seed):
     x, y = torch.randn(60, 1, 4, 4), torch.arange(60) % 4
-    return fjord.partition((x, y), torch.arange(60) % 6, (x, y))
+    return fjord.partition_tensors((x, y), torch.arange(60) % 6, (x, y))
 
 def recipe():
     return fjord.Experiment(
