@@ -115,12 +115,12 @@ def print_predictions(name: str, federation: Federation, measured: DeviceProfile
     table = Table(*PREDICTION_COLUMNS, title=title)
     rows = federation.data.examples(0)
     for kd in measured.kd_kinds:
-        low = predicted.cost(smallest, kd)
-        high = predicted.cost(largest, kd)
+        low = predicted.find_cost(smallest, kd)
+        high = predicted.find_cost(largest, kd)
         for width in federation.space.widths[1:-1]:
             shape = workload_shape(federation, width, make_objective(kd), rows, {})
-            real = measured.cost(width, kd)
-            guess = predicted.cost(width, kd)
+            real = measured.find_cost(width, kd)
+            guess = predicted.find_cost(width, kd)
             memory = real.memory_bytes
             table.add_row(
                 str(width),

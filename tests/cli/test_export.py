@@ -134,7 +134,7 @@ def test_training_on_one_place_is_opened_like_any_run(folder, monkeypatch):
             ["cnn.safetensors", "--to", "torch", "--width", "1", "--model", "rnn"],
             "whose tensors differ",
         ),
-        (["short.safetensors", "--to", "torch", "--width", "1"], "not a whole safetensors file"),
+        (["short.safetensors", "--to", "torch", "--width", "1"], "not a complete safetensors file"),
         (
             ["none.safetensors", "--to", "torch", "--width", "1"],
             "there is no such run folder or file",

@@ -84,18 +84,18 @@ def test_a_recipe_brings_its_own_settings_and_json_can_be_printed(command):
     [
         (
             ["mine:net", "--memory", "1kB", "--widths", "1/5,1", "--kd"],
-            "nothing fits: --memory 1kB: the smallest width 1/5 needs",
+            "nothing fits: memory=1kB: the smallest width 1/5 needs",
         ),
         (
             ["mine.py", "--deadline", "1ms", "--examples", "9000"],
-            "nothing fits: --deadline 1ms: the smallest width 1/2",
+            "nothing fits: deadline=1ms: the smallest width 1/2",
         ),
         (["mine:net", "--memory", "-1GB"], "--memory -1GB: must be above 0"),
         (
             ["mine:net", "--deadline", "3 weeks", "--examples", "3"],
-            "--deadline 3 weeks: unit 'weeks' is unknown",
+            "--deadline 3 weeks: has the unknown unit 'weeks'",
         ),
-        (["mine:net", "--deadline", "3s"], "--deadline needs --examples"),
+        (["mine:net", "--deadline", "3s"], "--deadline 3.0: needs examples"),
         (["mine:two"], "model 'mine:two' takes 2 inputs; clients train on one tensor of examples"),
         (
             ["mine:net", "--set", "lr=3"],
@@ -195,8 +195,8 @@ def test_a_node_whose_budget_is_too_small_or_wrong_is_named_with_the_reason(grid
     run, _, sent = grid({"memory": "1kB"}, {"deadline": "soon", "examples": 5}, {})
     dropped = run("run").metrics()[0]["dropped"]
     assert {client for client, _ in sent} == {2}
-    assert "node 100: nothing fits: --memory 1kB: the smallest width 1/2 needs" in dropped["0"]
-    assert "node 101: deadline soon: is not a number with a unit" in dropped["1"]
+    assert "node 100: nothing fits: memory=1kB: the smallest width 1/2 needs" in dropped["0"]
+    assert "node 101: deadline=soon is not a number with a unit" in dropped["1"]
 
 
 def test_a_fleet_passes_its_budget_on():
@@ -205,7 +205,7 @@ def test_a_fleet_passes_its_budget_on():
 
     (config,) = node_configs(1, bind=True, budget=Budget.split_limits("deadline=60s examples=500"))
     assert config == 'partition-id=0 num-partitions=1 client-id=0 deadline="60s" examples="500"'
-    with pytest.raises(ValueError, match="--budget deadline soon: is not a number"):
+    with pytest.raises(ValueError, match="deadline=soon is not a number"):
         Budget.split_limits("deadline=soon")
-    with pytest.raises(ValueError, match="--budget 60s: write it as limit=value"):
+    with pytest.raises(ValueError, match="budget=60s is not of the form limit=value"):
         Budget.split_limits("60s")

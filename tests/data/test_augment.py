@@ -41,7 +41,7 @@ def test_augmentation_of_a_batch_equals_one_image_after_the_other(count: int, se
 
 def test_every_crop_and_both_directions_occur() -> None:
     image = torch.from_numpy(pictures(1, 32, 32)[0]).expand(4000, 3, 32, 32)
-    found = CROP.random(image, torch.Generator().manual_seed(0))
+    found = CROP.random_crop(image, torch.Generator().manual_seed(0))
     assert len({crop[0, :2].numpy().tobytes() for crop in found}) == 9 * 9 * 2
 
 

@@ -12,7 +12,7 @@ from commands import Python
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fjord.data.cache import cache_folder, file_digest, load_cached
+from fjord.data.cache import cache_folder, load_cached, tensors_digest
 
 KEY = {"source": "here", "files": [["a", 1, 2]]}
 
@@ -49,7 +49,7 @@ def files(folder: Path) -> list[Path]:
     return [f for f in folder.iterdir() if f.suffix != ".lock"]
 
 
-# ------------------------------------------------------------------------------------------------- one process
+# -------------------------------------------------------------------------------------- one process
 
 
 def test_a_second_call_reads_what_the_first_one_built(folder: Path) -> None:
@@ -109,15 +109,15 @@ def test_writing_to_a_tensor_leaves_the_file_as_it_is() -> None:
     ],
 )
 def test_a_digest_tells_values_names_shapes_and_types_apart(other: dict) -> None:
-    assert file_digest(other) != file_digest({"a": torch.tensor([1, 2, 3, 4])})
+    assert tensors_digest(other) != tensors_digest({"a": torch.tensor([1, 2, 3, 4])})
 
 
 def test_a_digest_of_parts_in_another_order_is_the_same() -> None:
     a, b = torch.arange(3), torch.rand(2, 2)
-    assert file_digest({"a": a, "b": b.T}) == file_digest({"b": b.T.contiguous(), "a": a})
+    assert tensors_digest({"a": a, "b": b.T}) == tensors_digest({"b": b.T.contiguous(), "a": a})
 
 
-# -------------------------------------------------------------------------------------------------- broken files
+# ------------------------------------------------------------------------------------- broken files
 
 
 def rebuilt(path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_file_of_another_key_under_this_name_is_noticed(folder: Path) -> None:
     rebuilt(path)
 
 
-# -------------------------------------------------------------------------------------------- several processes
+# -------------------------------------------------------------------------------- several processes
 
 CHILD = """
 import os, sys, time, torch
@@ -171,13 +171,13 @@ def build():
     time.sleep(float(sys.argv[2]))
     return {"images": torch.arange(5000).to(torch.uint8), "labels": torch.arange(7)}
 if len(sys.argv) > 3:  # die while the file is being written
-    import fjord.elastic.storage as storage
+    import fjord.core.tensor_files as tensor_files
     def half(tensors, draft, metadata):
         Path(draft).write_bytes(b"half")
         open(sys.argv[1], "a").write("w")
         time.sleep(60)
-    storage.save_file = half
-found = cache.cached("some", {"source": "here", "files": [["a", 1, 2]]}, build)
+    tensor_files.save_file = half
+found = cache.load_cached("some", {"source": "here", "files": [["a", 1, 2]]}, build)
 assert torch.equal(found["labels"], torch.arange(7))
 """
 
@@ -217,7 +217,7 @@ def test_after_a_kill_the_next_start_builds_and_leaves_no_rest(
     assert [f.suffix for f in files(folder)] == [".safetensors"]
 
 
-# --------------------------------------------------------------------------------------------------- the folder
+# --------------------------------------------------------------------------------------- the folder
 
 
 def test_the_folder_is_where_the_environment_says(

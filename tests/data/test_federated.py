@@ -19,7 +19,7 @@ def batch(count: int, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.arange(start, start + count)[:, None] * 1.0, torch.arange(start, start + count)
 
 
-# ---------------------------------------------------------------------------------------------- partitions
+# --------------------------------------------------------------------------------------- partitions
 
 
 @few
@@ -89,7 +89,7 @@ def test_a_test_example_of_a_client_that_does_not_exist_is_refused_at_the_door(o
         )
 
 
-# ----------------------------------------------------------------------------------------- made on demand
+# ----------------------------------------------------------------------------------- made on demand
 
 
 def test_generated_clients_are_made_when_asked_for_and_the_latest_remembered() -> None:
@@ -111,7 +111,7 @@ def test_generated_clients_are_made_when_asked_for_and_the_latest_remembered() -
     assert made == [7, 999_999_999, 3, 7]
 
 
-# ------------------------------------------------------------------------------------------------- writers
+# ------------------------------------------------------------------------------------------ writers
 
 
 def test_writers_are_the_same_for_a_seed_and_others_for_another() -> None:
@@ -234,7 +234,7 @@ def test_a_population_of_nothing_is_refused_by_name(wrong: dict[str, int]) -> No
         synthetic_writers(0, **wrong)
 
 
-# ---------------------------------------------------------------------------------- stored one way, seen another
+# --------------------------------------------------------------------- stored one way, seen another
 
 
 def doubled(inputs: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
@@ -257,7 +257,7 @@ def test_bytes_are_stored_and_whole_numbers_seen() -> None:
     assert [t.tolist() for t in data.all_examples()] == [stored[:, None].tolist(), stored.tolist()]
 
 
-# ------------------------------------------------------------------------------------------ any torch dataset
+# -------------------------------------------------------------------------------- any torch dataset
 
 
 class Squares(torch.utils.data.Dataset):

@@ -114,7 +114,7 @@ X = [[0.0] * 784, [1.0] * 784]
 @pytest.mark.parametrize(
     ("content", "named"),
     [
-        ('{"users": ["u"], "user_', r"all.json: this is not whole JSON"),
+        ('{"users": ["u"], "user_', r"all.json: not complete JSON"),
         ([1, 2], r"all.json: there is no user in it"),
         ({"users": [], "user_data": {}}, r"all.json: there is no user in it"),
         (

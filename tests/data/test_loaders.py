@@ -16,7 +16,7 @@ from fjord.data import cifar10, femnist
 from fjord.data.sources import open_split
 from fjord.experiments.recipes.paper import RECIPES
 
-# ------------------------------------------------------------------------------------------------------ real data
+# ---------------------------------------------------------------------------------------- real data
 
 
 def column(name: str, split: str, wanted: str) -> list:
@@ -118,7 +118,7 @@ def test_a_second_start_needs_none_of_the_libraries(decoded: Path, call: str) ->
     assert commands.Python("-c", SECOND.format(call)).wait() == 0
 
 
-# --------------------------------------------------------------------------------------------- small CIFAR10 folders
+# ---------------------------------------------------------------------------- small CIFAR10 folders
 
 
 def test_a_small_folder_is_read_as_it_is(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_nothing_is_left_of_what_datasets_unpacks(
     assert table[39]["label"] == 9
 
 
-# ------------------------------------------------------------------------------------------------------- recipes
+# ------------------------------------------------------------------------------------------ recipes
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_a_split_of_the_source_is_kept(tmp_path, layout):
 def test_a_second_start_does_not_read_the_text_again(tmp_path, monkeypatch):
     source = write_roles(tmp_path, a=[["one"], ["two"]])
     first = shakespeare.load(source)
-    monkeypatch.setattr(shakespeare, "read", lambda source: pytest.fail("read again"))
+    monkeypatch.setattr(shakespeare, "read_plays", lambda source: pytest.fail("read again"))
     assert torch.equal(shakespeare.load(source).inputs, first.inputs)
 
 
@@ -296,7 +296,7 @@ def test_a_malformed_file_of_roles_is_named(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"users": [', r"all\.json: this is not whole JSON"),
+        ('{"users": [', r"all\.json: not complete JSON"),
         ('{"users": ["a"]}', r"all\.json: there is no user in it"),
         (
             '{"user_data": {"a": {"x": ["b"], "y": []}}}',

@@ -13,7 +13,7 @@ from PIL import Image
 from fjord.data import cifar10, femnist
 from fjord.data.sources import find_source, is_local, source_fingerprint
 
-# ------------------------------------------------------------------------------------------------------- sources
+# ------------------------------------------------------------------------------------------ sources
 
 
 def test_where_data_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_without_the_extra_the_error_says_how_to_get_it(
         cifar10.load(str(folder))
 
 
-# ---------------------------------------------------------------------------------------- wrong and damaged data
+# --------------------------------------------------------------------------- wrong and damaged data
 
 
 def png() -> bytes:

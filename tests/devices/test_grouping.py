@@ -113,7 +113,7 @@ def test_speed_in_multiply_accumulates_needs_no_other_speed(tmp_path):
     )  # as spreadsheets do
     for name in ("a.json", "a.csv"):
         (machine,) = read_fleet_table([tmp_path / name], made(step=1.0, setup=1.0, macs=100))
-        cost = machine.profile.cost(Fraction(1), False)
+        cost = machine.profile.find_cost(Fraction(1), False)
         assert (machine.name, cost.step_seconds, cost.setup_seconds, cost.time) == (
             "chip",
             2.0,
@@ -129,8 +129,8 @@ def test_speed_in_multiply_accumulates_needs_no_other_speed(tmp_path):
         ("name,speed\na,0\n", "speed='0' must be a number above 0"),
         ("name,speed,macs_per_second\na,1,2\n", "a: give either speed"),
         ("name,memory\na,1GB\n", "a: give either speed"),
-        ("name,colour\na,red\n", "column 'colour' is unknown; known: name, count, speed"),
-        ("name,speed,memory\na,1,much\n", "a: memory much: is not a number with a unit"),
+        ("name,colour\na,red\n", "column 'colour' is unknown; the columns are name, count, speed"),
+        ("name,speed,memory\na,1,much\n", "a: memory=much is not a number with a unit"),
         ("name,speed,count\na,1,-2\n", "a: count='-2' must be a whole number"),
         ("name,speed\na,1\na,1\n", "device a is listed more than once"),
         ("name,speed\n", "there is no device"),
@@ -161,7 +161,7 @@ def test_where_no_device_can_take_part_the_nearest_says_what_it_needs(tmp_path):
     machines = read_fleet_table([written(tmp_path, fleet(1, 4))])
     with pytest.raises(
         ValueError,
-        match=r"d1, the nearest: nothing fits: .*takes 500ms .* at least --deadline 500ms",
+        match=r"d1, the nearest: nothing fits: .*takes 500ms .* at least deadline=500ms",
     ):
         group_devices(machines, Budget(deadline=0.1, examples=100), 3)
 
@@ -169,14 +169,14 @@ def test_where_no_device_can_take_part_the_nearest_says_what_it_needs(tmp_path):
 def test_devices_with_too_little_memory_of_their_own_are_not_told_to_get_a_larger_budget(tmp_path):
     (tmp_path / "fleet.csv").write_text("name,speed,memory\na,1,100kB\nb,0.5,150kB\n")
     machines = read_fleet_table([tmp_path / "fleet.csv"], made(memory=1_000_000))
-    says = "a, the nearest, has 100kB of memory, and the smallest width 1/5 needs 200kB: no budget would do"
+    says = "a, the nearest, has 100kB of memory, and the smallest width 1/5 needs 200kB: no budget would be enough"
     with pytest.raises(ValueError, match=says):
         group_devices(machines, Budget(), 3)
     (tmp_path / "fleet.csv").write_text("name,speed,memory\na,1,100kB\nb,0.5,1GB\n")
     machines = read_fleet_table([tmp_path / "fleet.csv"], made(memory=1_000_000))
     with pytest.raises(
         ValueError,
-        match=r"b, the nearest: nothing fits: --memory 150kB: .* at least --memory 200kB",
+        match=r"b, the nearest: nothing fits: memory=150kB: .* at least memory=200kB",
     ):
         group_devices(machines, Budget(memory=150_000), 3)
 
@@ -203,7 +203,7 @@ def test_the_command_writes_ceilings_and_a_picture(tmp_path, monkeypatch, capsys
     assert Counter(json.loads((tmp_path / "c.json").read_text())) == {"2/5": 16, "4/5": 4}
     code, said = run(monkeypatch, capsys, "tiers", tmp_path / "fleet.csv")
     assert code == 2
-    assert "a table of devices needs --profile FILE" in said.err
+    assert "a table of devices needs a profile" in said.err
     code, said = run(monkeypatch, capsys, "tiers", *files, "--kd")
     assert "--kd: the profiles were not measured with distillation" in said.err
     code, said = run(monkeypatch, capsys, "tiers", *files, "--output", "x.txt")

@@ -32,7 +32,7 @@ def counts(devices: DevicePopulation, clients: int, t: int = 0) -> dict[Width, i
     return dict(Counter(devices.ceiling(client, t) for client in range(clients)))
 
 
-# --------------------------------------------------------------------------------------------------- tiers
+# -------------------------------------------------------------------------------------------- tiers
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_ceiling_costs_as_little_among_a_thousand_million_clients() -> None:
     assert devices.ceiling(10**9 - 1, 10**6) in found
 
 
-# -------------------------------------------------------------------------------------- files of ceilings
+# -------------------------------------------------------------------------------- files of ceilings
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_written_ceilings_are_read_back_exactly(
     assert list(read_ceilings(path, len(widths)).ceilings) == widths
 
 
-# --------------------------------------------------------------------------------------- transient load
+# ----------------------------------------------------------------------------------- transient load
 
 
 def test_a_ceiling_may_follow_a_function_of_client_round_and_usual_ceiling() -> None:
@@ -261,7 +261,7 @@ def test_the_weakest_tier_stays_when_busy_and_all_may_be_busy() -> None:
     assert [devices.ceiling(c, 0) for c in range(3)] == [Width(1, 3), Width(1, 3), Width(1, 2)]
 
 
-# ----------------------------------------------------------------------------------------- random order
+# ------------------------------------------------------------------------------------- random order
 
 
 @settings(max_examples=60, deadline=None)

@@ -106,7 +106,7 @@ def test_a_file_cut_short_is_refused(share, tmp_path):
     ):
         with pytest.raises(
             ValueError,
-            match=r"model.safetensors: not a whole safetensors file, it may have been cut short",
+            match=r"model.safetensors: not a complete safetensors file, it may be truncated",
         ):
             use()
 

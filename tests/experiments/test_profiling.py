@@ -81,7 +81,7 @@ def test_a_profile_tells_what_a_client_of_each_ceiling_is_sent_and_computes():
     weights = {half: 12 * h + h + h * h + h + 3 * h + 3 for half, h in ((False, 40), (True, 20))}
     macs = {half: 12 * h + h * h + 3 * h for half, h in ((False, 40), (True, 20))}
     for kd in (True, False):
-        small, full = (profile.cost(width, kd) for width in space.widths)
+        small, full = (profile.find_cost(width, kd) for width in space.widths)
         assert [c.bytes_down for c in (small, full)] == [4 * weights[True], 4 * weights[False]]
         assert (
             small.bytes_up
@@ -113,9 +113,9 @@ def test_measured_memory_holds_at_least_slice_gradients_and_activations():
         rows = gather_examples(federation.data, 512, 2 * 512)
         shape = workload_shape(federation, width, self_distillation(), rows, {})
         assert (
-            1 <= profile.cost(width).memory_bytes / shape.memory < 4
+            1 <= profile.find_cost(width).memory_bytes / shape.memory < 4
         )  # what libraries and the allocator add
-    assert profile.cost(Fraction(1)).memory_bytes > 1.8 * profile.cost(Fraction(1, 2)).memory_bytes
+    assert profile.find_cost(Fraction(1)).memory_bytes > 1.8 * profile.find_cost(Fraction(1, 2)).memory_bytes
 
 
 def measured_memory(federation, ceiling, objective) -> int:
@@ -196,7 +196,7 @@ def test_an_experiment_is_measured_with_its_own_method_batches_and_data():
     scaffold = fjord.profile_training(
         replace(recipe, scaffold=True, method="fjord"), kd=False, measure=["1/2"]
     )
-    cost = scaffold.cost(Fraction(1))
+    cost = scaffold.find_cost(Fraction(1))
     assert cost.bytes_down == 2 * cost.bytes_up
     assert (cost.time, cost.memory) == ("predicted", "predicted")
 

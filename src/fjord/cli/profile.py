@@ -106,8 +106,7 @@ def profile_device(
     if to_json != STANDARD_OUTPUT:
         _print_profile(result, budget)
     if to_json:
-        data = {**result.to_json(), **result.fit_summary(budget)}
-        if write_json(data, to_json, field="to_json"):
+        if write_json(result.to_json(budget), to_json, field="to_json"):
             print_line(f"Profile: {to_json}")
     if budget != Budget() and not _any_fits(result, budget, asked_kinds):
         result.widest_fit(budget, asked_kinds[0])  # raises an error that names a sufficient budget

@@ -1,10 +1,12 @@
-"""How to get what is not installed by default."""
+"""How to install the optional parts of this package."""
 
 
 def install_hint(extra: str) -> str:
-    """Return what to type for an optional part of this package.
+    """Return the command that installs an optional part of this package.
 
-    >>> install_hint("flower")
-    "pip install 'fjord-fl[flower]', or in a clone: pip install -c constraints.txt torch '.[flower]'"
+    >>> print(install_hint("flower"))
+    pip install 'fjord-fl[flower]', or in a clone: pip install -c constraints.txt torch '.[flower]'
     """
-    return f"pip install 'fjord-fl[{extra}]', or in a clone: pip install -c constraints.txt torch '.[{extra}]'"
+    from_index = f"pip install 'fjord-fl[{extra}]'"
+    from_clone = f"pip install -c constraints.txt torch '.[{extra}]'"
+    return f"{from_index}, or in a clone: {from_clone}"

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written completely or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -7,16 +7,16 @@ from pathlib import Path
 
 
 def draft_path(path: Path) -> Path:
-    """Return where a file is drafted: beside its place, hidden, one for each process."""
+    """Return the hidden file beside `path` that this process writes first."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Give a draft to write to; when the block ends well, it takes the place of `path` in one step.
+    """Yield a draft to write to, which replaces `path` in one step when the block ends.
 
-    The draft is flushed to disk first: after a power cut the name never stands for an empty file. If the block
-    raises, `path` stays as it was, and no draft is left.
+    The draft is flushed to disk first: after a power cut the name never stands for an empty file.
+    If the block raises, `path` stays as it was, and no draft is left.
     """
     draft = draft_path(path)
     try:
@@ -29,6 +29,6 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file, completely or not at all."""
     with atomic_write(path) as draft:
         draft.write_text(text)

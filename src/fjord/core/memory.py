@@ -1,11 +1,11 @@
-"""Running out of memory: how it is recognised, and how room is made for another try."""
+"""Running out of memory: recognise it, and free memory for another attempt."""
 
 import errno
 import gc
 
 import torch
 
-SIGNS = (
+OUT_OF_MEMORY_SIGNS = (
     "can't allocate memory",
     "not enough memory",
     "out of memory",
@@ -16,14 +16,16 @@ SIGNS = (
 
 
 class ClientOutOfMemory(MemoryError):
-    """A client cannot train even the smallest part of what it was sent."""
+    """A client cannot train even the smallest submodel of what it was sent."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Say whether an error is a lack of memory.
 
-    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: ..."))
-    (True, True)
+    >>> is_out_of_memory(MemoryError())
+    True
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: ..."))
+    True
     >>> is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     False
     """
@@ -31,11 +33,14 @@ def is_out_of_memory(error: BaseException) -> bool:
         return error.errno == errno.ENOMEM
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in SIGNS)
+    if not isinstance(error, RuntimeError):
+        return False
+    message = str(error).lower()
+    return any(sign in message for sign in OUT_OF_MEMORY_SIGNS)
 
 
 def free_memory() -> None:
-    """Give back what nobody holds any more."""
+    """Return unused memory to the system."""
     gc.collect()
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()

@@ -12,39 +12,50 @@ def derive_seed(seed: int, *path: str | int) -> int:
     >>> derive_seed(7, "client", 3) == derive_seed(7, "client", 4)
     False
     """
-    text = repr((seed, *path)).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+    text = repr((seed, *path))
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 class ShuffledRange:
-    """A random order of 0 ... size - 1 whose items are computed when asked for: the size costs nothing.
+    """A random order of 0 ... size - 1, computed item by item, so that the size costs nothing.
 
     >>> sorted(ShuffledRange(10, 7)) == list(range(10))
     True
     """
 
     def __init__(self, size: int, seed: int) -> None:
-        self.size, self.seed = size, seed
-        self.half = max(1, ((size - 1).bit_length() + 1) // 2)
+        self.size = size
+        self.seed = seed
+        num_bits = (size - 1).bit_length()
+        self.half_bits = max(1, (num_bits + 1) // 2)
 
     def __len__(self) -> int:
         return self.size
 
     def __iter__(self) -> Iterator[int]:
-        return (self[index] for index in range(self.size))
+        for index in range(self.size):
+            yield self[index]
 
     def __getitem__(self, index: int) -> int:
-        """Return the item at this place; a Feistel network permutes a power of 4, and is walked until inside."""
+        """Return the item at an index.
+
+        A Feistel network permutes a range whose size is a power of 4; it is applied again until
+        the result lies within this range.
+        """
         if not 0 <= index < self.size:
             raise IndexError(index)
-        index = self._permute(index)
-        while index >= self.size:
-            index = self._permute(index)
-        return index
+        item = self._permute_bits(index)
+        while item >= self.size:
+            item = self._permute_bits(item)
+        return item
 
-    def _permute(self, value: int) -> int:
-        mask = (1 << self.half) - 1
-        left, right = value >> self.half, value & mask
+    def _permute_bits(self, value: int) -> int:
+        mask = (1 << self.half_bits) - 1
+        left = value >> self.half_bits
+        right = value & mask
         for turn in range(4):
-            left, right = right, left ^ (derive_seed(self.seed, turn, right) & mask)
-        return left << self.half | right
+            mixed = left ^ (derive_seed(self.seed, turn, right) & mask)
+            left = right
+            right = mixed
+        return left << self.half_bits | right

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: written whole or not at all, read without pickle."""
+"""Tensors in safetensors files: written completely or not at all, read without pickle."""
 
 import os
 from pathlib import Path
@@ -13,21 +13,24 @@ from fjord.core.files import atomic_write
 
 
 def write_tensors(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write tensors and text about them to one file, in place of the one that was there."""
+    """Write tensors and text about them to one file, which replaces an older one."""
     path = Path(path)
     if not path.parent.is_dir():
         raise UserError(f"{path}: the folder {path.parent} does not exist")
-    plain = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
+    plain_tensors = {}
+    for key, tensor in tensors.items():
+        plain_tensors[key] = tensor.detach().contiguous()
     try:
         with atomic_write(path) as draft:
-            save_file(plain, draft, metadata)
-            draft.chmod(0o666 & ~_umask())  # safetensors leaves files to their owner alone
-    except (OSError, SafetensorError) as error:  # a full disk is safetensors' own error
+            save_file(plain_tensors, draft, metadata)
+            # safetensors lets nobody but the owner read its files.
+            draft.chmod(0o666 & ~current_umask())
+    except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
         raise UserError(f"{path}: cannot be written: {error}") from error
 
 
-def _umask() -> int:
-    """Return the process's umask, which can only be read by setting it."""
+def current_umask() -> int:
+    """Return the umask of this process, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -35,8 +38,10 @@ def _umask() -> int:
 
 def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read all tensors of a file, and its metadata."""
+    tensors = {}
     with open_tensors(path) as file:
-        tensors = {key: file.get_tensor(key) for key in file.keys()}
+        for key in file.keys():
+            tensors[key] = file.get_tensor(key)
         return tensors, file.metadata() or {}
 
 
@@ -47,6 +52,5 @@ def open_tensors(path: str | Path) -> Any:
     try:
         return safe_open(path, "pt")
     except SafetensorError as error:
-        raise UserError(
-            f"{path}: not a whole safetensors file, it may have been cut short ({error})"
-        ) from error
+        fault = "not a complete safetensors file, it may be truncated"
+        raise UserError(f"{path}: {fault} ({error})") from error

@@ -1,4 +1,8 @@
-"""How many threads compute: their number changes sums, and small steps take many times as long on a busy machine."""
+"""How many threads compute.
+
+Their number changes the order of sums, and so the results. On a busy machine, small steps take many
+times as long with several threads.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +12,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread meanwhile."""
+    """Let torch compute with one thread within the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

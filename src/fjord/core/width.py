@@ -1,4 +1,4 @@
-"""Widths as exact fractions, and the spaces P with distribution D_P they are sampled from (section 3.1)."""
+"""Widths as exact fractions, and the spaces P they are sampled from by D_P (section 3.1)."""
 
 import math
 import random
@@ -17,7 +17,9 @@ WidthLike = Fraction | int | str
 Widths = WidthLike | Mapping[str, WidthLike]
 """One width for every layer, or layer patterns with widths of their own (the paper's p_l)."""
 
-ALLOWED = "a fraction above 0 and at most 1, such as '2/5', '0.4' or '40%'"
+ALLOWED_WIDTHS = "a fraction above 0 and at most 1, such as '2/5', '0.4' or '40%'"
+SAMPLING_BITS = 53
+"""How many random bits decide a draw; as many as a float's fraction has."""
 
 
 def parse_width(value: WidthLike) -> Width:
@@ -25,36 +27,35 @@ def parse_width(value: WidthLike) -> Width:
 
     >>> parse_width("2/5") == parse_width("0.4") == parse_width("40%")
     True
-    >>> parse_width("0")
+    >>> parse_width("2")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    fjord.core.errors.UserError: width '0' is not a fraction above 0 and at most 1, such as '2/5', '0.4' or '40%'
+    fjord.core.errors.UserError: width '2' is not a fraction above 0 and at most 1, ...
     """
     if isinstance(value, float):
-        raise UserError(
-            f"width {value!r} is a float, which is not exact: write it as text, such as '2/5' or '0.4'"
-        )
+        fault = "is a float, which is not exact: write it as text, such as '2/5' or '0.4'"
+        raise UserError(f"width {value!r} {fault}")
     try:
-        width = _fraction(value)
+        width = _parse_fraction(value)
     except (ValueError, ZeroDivisionError, TypeError):
-        raise UserError(f"width {value!r} is not {ALLOWED}") from None
+        raise UserError(f"width {value!r} is not {ALLOWED_WIDTHS}") from None
     if not 0 < width <= 1:
-        raise UserError(f"width {value!r} is not {ALLOWED}")
+        raise UserError(f"width {value!r} is not {ALLOWED_WIDTHS}")
     return width
 
 
-def _fraction(value: WidthLike) -> Fraction:
+def _parse_fraction(value: WidthLike) -> Fraction:
     if isinstance(value, str) and value.strip().endswith("%"):
-        return Fraction(value.strip()[:-1]) / 100
+        percent = value.strip().removesuffix("%")
+        return Fraction(percent) / 100
     return Fraction(value)
 
 
-def _weight(width: WidthLike, weight: WidthLike) -> Fraction:
+def _parse_weight(width: WidthLike, weight: WidthLike) -> Fraction:
     try:
-        return _fraction(weight)
+        return _parse_fraction(weight)
     except (ValueError, ZeroDivisionError, TypeError):
-        raise UserError(
-            f"probability {weight!r} of width {width} is not a number such as '1/4' or 3"
-        ) from None
+        fault = f"probability {weight!r} of width {width} is not a number such as '1/4' or 3"
+        raise UserError(fault) from None
 
 
 def kept_units(width: Width, full: int, multiple: int = 1) -> int:
@@ -63,8 +64,9 @@ def kept_units(width: Width, full: int, multiple: int = 1) -> int:
     >>> kept_units(Fraction(3, 5), 10), kept_units(Fraction(1, 5), 64, multiple=8)
     (6, 16)
     """
-    kept = math.ceil(width * full)
-    return min(full, -(-kept // multiple) * multiple)
+    units = math.ceil(width * full)
+    num_multiples = -(-units // multiple)  # rounded up
+    return min(full, num_multiples * multiple)
 
 
 @dataclass(frozen=True)
@@ -80,28 +82,30 @@ class WidthSpace:
 
     def __post_init__(self) -> None:
         if not self.widths or list(self.widths) != sorted(set(self.widths)):
-            raise UserError(f"widths {_listed(self.widths)} must be distinct and in rising order")
+            widths = _format_list(self.widths)
+            raise UserError(f"widths {widths} must be distinct and in rising order")
         for width in self.widths:
             parse_width(width)
+        probabilities = _format_list(self.probabilities)
         if len(self.probabilities) != len(self.widths) or min(self.probabilities) <= 0:
-            raise UserError(
-                f"probabilities {_listed(self.probabilities)}: one above 0 for each width is needed"
-            )
-        if sum(self.probabilities) != 1:
-            raise UserError(
-                f"probabilities {_listed(self.probabilities)} add up to {sum(self.probabilities)}, not 1"
-            )
+            raise UserError(f"probabilities {probabilities}: one above 0 for each width is needed")
+        total = sum(self.probabilities)
+        if total != 1:
+            raise UserError(f"probabilities {probabilities} add up to {total}, not 1")
 
     @classmethod
     def of(cls, weights: Mapping[WidthLike, WidthLike | int] | Iterable[WidthLike]) -> Self:
         """Return the space of these widths: equally likely, or with the given relative weights."""
         if not isinstance(weights, Mapping):
             weights = dict.fromkeys(weights, 1)
-        exact = sorted(
-            (parse_width(width), _weight(width, weight)) for width, weight in weights.items()
-        )
-        total = sum(weight for _, weight in exact) or Fraction(1)
-        return cls(tuple(w for w, _ in exact), tuple(weight / total for _, weight in exact))
+        pairs = []
+        for width, weight in weights.items():
+            pairs.append((parse_width(width), _parse_weight(width, weight)))
+        pairs.sort()
+        total = sum(weight for _, weight in pairs) or Fraction(1)
+        widths = tuple(width for width, _ in pairs)
+        probabilities = tuple(weight / total for _, weight in pairs)
+        return cls(widths, probabilities)
 
     @property
     def largest(self) -> Width:
@@ -111,43 +115,54 @@ class WidthSpace:
     def up_to(self, ceiling: WidthLike) -> Self:
         """Return D_P conditioned on widths up to the ceiling."""
         limit = parse_width(ceiling)
-        if limit not in self._conditioned:
-            held = {
-                w: p for w, p in zip(self.widths, self.probabilities, strict=True) if w <= limit
-            }
-            if not held:
-                raise UserError(f"ceiling {limit} is below the smallest width {self.widths[0]}")
-            self._conditioned[limit] = type(self).of(held)
-        return self._conditioned[limit]
+        if limit not in self._conditioned_spaces:
+            self._conditioned_spaces[limit] = self._condition_on(limit)
+        return self._conditioned_spaces[limit]
+
+    def _condition_on(self, limit: Width) -> Self:
+        weights = {}
+        for width, probability in zip(self.widths, self.probabilities, strict=True):
+            if width <= limit:
+                weights[width] = probability
+        if not weights:
+            raise UserError(f"ceiling {limit} is below the smallest width {self.widths[0]}")
+        return type(self).of(weights)
 
     @cached_property
-    def _conditioned(self) -> dict[Width, Self]:
+    def _conditioned_spaces(self) -> dict[Width, Self]:
+        """The spaces of ceilings that were asked for before."""
         return {}
 
     def sample(self, rng: random.Random) -> Width:
         """Draw one width."""
-        return self.widths[bisect_right(self._marks, rng.getrandbits(53))]
+        draw = rng.getrandbits(SAMPLING_BITS)
+        return self.widths[bisect_right(self._thresholds, draw)]
 
     @cached_property
-    def _marks(self) -> list[int]:
-        """Where, out of 2**53, each width gives way to the next."""
-        return [math.ceil(end * (1 << 53)) for end in accumulate(self.probabilities)][:-1]
+    def _thresholds(self) -> list[int]:
+        """The draw from which on each width but the first is meant."""
+        ends = list(accumulate(self.probabilities))
+        return [math.ceil(end * (1 << SAMPLING_BITS)) for end in ends[:-1]]
 
     def __repr__(self) -> str:
         pairs = zip(self.widths, self.probabilities, strict=True)
-        return f"WidthSpace({', '.join(f'{w}: {p}' for w, p in pairs)})"
+        text = ", ".join(f"{width}: {probability}" for width, probability in pairs)
+        return f"WidthSpace({text})"
 
 
 def as_space(value: WidthSpace | Iterable[WidthLike]) -> WidthSpace:
     """Return a width space, made from a list of equally likely widths if need be."""
-    return value if isinstance(value, WidthSpace) else WidthSpace.of(value)
+    if isinstance(value, WidthSpace):
+        return value
+    return WidthSpace.of(value)
 
 
 def uniform_widths(k: int) -> WidthSpace:
     """Return the paper's uniform-k: P = {1/k, 2/k, ..., 1}, equally likely."""
     if type(k) is not int or k < 1:
         raise UserError(f"uniform-{k}: k must be a whole number of at least 1")
-    return WidthSpace.of([Fraction(i, k) for i in range(1, k + 1)])
+    widths = [Fraction(i, k) for i in range(1, k + 1)]
+    return WidthSpace.of(widths)
 
 
 def parse_space(text: str) -> WidthSpace:
@@ -159,8 +174,9 @@ def parse_space(text: str) -> WidthSpace:
     name, _, count = text.partition("-")
     if name == "uniform" and count.isdigit():
         return uniform_widths(int(count))
-    return WidthSpace.of([parse_width(part) for part in text.split(",")])
+    widths = [parse_width(part) for part in text.split(",")]
+    return WidthSpace.of(widths)
 
 
-def _listed(values: Iterable[Fraction]) -> str:
+def _format_list(values: Iterable[Fraction]) -> str:
     return "(" + ", ".join(map(str, values)) + ")"

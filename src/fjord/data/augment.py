@@ -1,4 +1,4 @@
-"""What a model sees of stored images: cropped, flipped and scaled, a whole batch at once.
+"""How stored images become model inputs: cropped, flipped and scaled, a whole batch at once.
 
 Letters of the names: B examples, C channels, H rows, W columns.
 """
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+MAX_PIXEL = 255
 
 
 @dataclass(frozen=True)
@@ -21,38 +23,43 @@ class RandomCropFlip:
     std: tuple[float, ...]
 
     def __call__(self, x_BCHW: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return a batch of stored bytes as the model takes it."""
-        return self.normalised(
-            self.centre(x_BCHW) if generator is None else self.random(x_BCHW, generator)
-        )
+        """Return a batch of stored bytes as model inputs."""
+        if generator is None:
+            cropped_BCHW = self.center_crop(x_BCHW)
+        else:
+            cropped_BCHW = self.random_crop(x_BCHW, generator)
+        return self.normalize_pixels(cropped_BCHW)
 
-    def random(self, x_BCHW: Tensor, generator: torch.Generator) -> Tensor:
-        """Crop each image at a place of its own, and mirror it or not."""
+    def random_crop(self, x_BCHW: Tensor, generator: torch.Generator) -> Tensor:
+        """Crop each image at a random place, and mirror it or not."""
         count, _, height, width = x_BCHW.shape
         tops = torch.randint(height - self.size + 1, (count,), generator=generator)
         lefts = torch.randint(width - self.size + 1, (count,), generator=generator)
         mirrored = torch.randint(2, (count,), generator=generator, dtype=torch.bool)
-        places = x_BCHW.unfold(2, self.size, 1).unfold(
-            3, self.size, 1
-        )  # a view: every crop of every image
-        cropped = places[torch.arange(count), :, tops, lefts]
-        return torch.where(mirrored[:, None, None, None], cropped.flip(3), cropped)
+        rows = x_BCHW.unfold(2, self.size, 1)
+        all_crops = rows.unfold(3, self.size, 1)  # a view: every crop of every image
+        images = torch.arange(count)
+        cropped_BCHW = all_crops[images, :, tops, lefts]
+        return torch.where(mirrored[:, None, None, None], cropped_BCHW.flip(3), cropped_BCHW)
 
-    def centre(self, x_BCHW: Tensor) -> Tensor:
-        """Crop the middle."""
-        top, left = ((side - self.size) // 2 for side in x_BCHW.shape[2:])
+    def center_crop(self, x_BCHW: Tensor) -> Tensor:
+        """Crop the middle of each image."""
+        height, width = x_BCHW.shape[2:]
+        top = (height - self.size) // 2
+        left = (width - self.size) // 2
         return x_BCHW[:, :, top : top + self.size, left : left + self.size]
 
-    def normalised(self, x_BCHW: Tensor) -> Tensor:
-        """Return floats of mean 0 and deviation 1."""
-        mean, std = (torch.tensor(values)[:, None, None] * 255 for values in (self.mean, self.std))
+    def normalize_pixels(self, x_BCHW: Tensor) -> Tensor:
+        """Return floats of mean 0 and standard deviation 1."""
+        mean = torch.tensor(self.mean)[:, None, None] * MAX_PIXEL
+        std = torch.tensor(self.std)[:, None, None] * MAX_PIXEL
         return x_BCHW.float().sub_(mean).div_(std)
 
 
 @dataclass(frozen=True)
 class ScalePixels:
-    """Bytes become floats from 0 to 1."""
+    """Turns bytes into floats from 0 to 1."""
 
     def __call__(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return a batch of stored bytes as the model takes it."""
-        return inputs.float().div_(255)
+        """Return a batch of stored bytes as model inputs."""
+        return inputs.float().div_(MAX_PIXEL)

@@ -1,4 +1,4 @@
-"""Text as characters of a fixed vocabulary, cut into sequences for guessing the next one (appendix, Shakespeare).
+"""Text as character numbers, cut into sequences for next-character prediction (appendix).
 
 The vocabulary, its numbers and the cut are those of TensorFlow Federated, which the paper follows.
 """
@@ -13,57 +13,71 @@ from fjord.data.federated import IGNORED_TARGET
 CHARACTERS = (
     "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
 )
-PADDING, UNKNOWN, BEGIN, END = 0, len(CHARACTERS) + 1, len(CHARACTERS) + 2, len(CHARACTERS) + 3
+PADDING = 0
+UNKNOWN = len(CHARACTERS) + 1
+BEGIN = len(CHARACTERS) + 2
+END = len(CHARACTERS) + 3
 VOCABULARY = len(CHARACTERS) + 4
 LENGTH = 80
+"""Characters of a sequence."""
+BLOCK = LENGTH + 1
+"""What a sequence is cut from: its characters, and the one after each of them."""
 
 Sequences = tuple[NDArray[np.uint8], NDArray[np.int8], NDArray[np.int64]]
+"""Inputs, targets, and the number of sequences of each text."""
 
 
-def _numbers() -> NDArray[np.uint8]:
-    """Return the number of each character by its code point; the last entry stands for all from 255 on."""
+def _character_numbers() -> NDArray[np.uint8]:
+    """Return the number of each character by its code point; the last is for all from 255 on."""
     numbers = np.full(256, UNKNOWN, np.uint8)
-    numbers[[ord(c) for c in CHARACTERS]] = np.arange(1, len(CHARACTERS) + 1)
+    for number, character in enumerate(CHARACTERS, 1):
+        numbers[ord(character)] = number
     return numbers
 
 
-NUMBERS = _numbers()
+CHARACTER_NUMBERS = _character_numbers()
 
 
 def encode_text(text: str) -> NDArray[np.uint8]:
     """Return the number of each character.
 
-    >>> numbered("dh\u00e9").tolist()
+    >>> encode_text("dh\u00e9").tolist()
     [1, 2, 87]
     """
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
-    return NUMBERS[np.minimum(codes, 255)]
+    encoded = text.encode("utf-32-le", "surrogatepass")
+    code_points = np.frombuffer(encoded, "<u4")
+    return CHARACTER_NUMBERS[np.minimum(code_points, 255)]
 
 
 def cut_sequences(texts: Sequence[str]) -> Sequences:
-    """Cut each text, between its begin and its end, into sequences; return inputs, targets and sequences per text.
+    """Cut each text into sequences; return inputs, targets and the number of sequences per text.
 
-    A text is padded to a multiple of 81 characters. Of every 81 the first 80 are the input and the last 80 the
-    target, so that the target is the next character everywhere; padding as a target is `IGNORED_TARGET`.
+    A text stands between a begin and an end, and is padded to a multiple of 81 characters. Of every
+    81 the first 80 are the input and the last 80 the target, so that the target is the next
+    character everywhere; padding as a target is `IGNORED_TARGET`.
     """
     sizes = np.array([len(text) for text in texts], np.int64)
-    pieces = -(-(sizes + 2) // (LENGTH + 1))
-    starts = (np.cumsum(pieces) - pieces) * (LENGTH + 1)
-    flat = np.full(int(pieces.sum()) * (LENGTH + 1), PADDING, np.uint8)
-    flat[starts], flat[starts + sizes + 1] = BEGIN, END
-    shifts = starts + 1 - (np.cumsum(sizes) - sizes)
-    flat[np.arange(sizes.sum()) + np.repeat(shifts, sizes)] = encode_text("".join(texts))
-    rows = flat.reshape(-1, LENGTH + 1)
-    targets = rows[:, 1:].astype(np.int8)
+    num_blocks = -(-(sizes + 2) // BLOCK)  # begin and end are two more; rounded up
+    begins = (np.cumsum(num_blocks) - num_blocks) * BLOCK
+    flat = np.full(int(num_blocks.sum()) * BLOCK, PADDING, np.uint8)
+    flat[begins] = BEGIN
+    flat[begins + sizes + 1] = END
+    # How far each text moves from its place in the joined texts to its place in the blocks.
+    shifts = begins + 1 - (np.cumsum(sizes) - sizes)
+    places = np.arange(sizes.sum()) + np.repeat(shifts, sizes)
+    flat[places] = encode_text("".join(texts))
+    blocks = flat.reshape(-1, BLOCK)
+    inputs = np.ascontiguousarray(blocks[:, :-1])
+    targets = blocks[:, 1:].astype(np.int8)
     targets[targets == PADDING] = IGNORED_TARGET
-    return np.ascontiguousarray(rows[:, :-1]), targets, pieces
+    return inputs, targets, num_blocks
 
 
 def lines_from_windows(windows: Iterable[tuple[str, str]]) -> list[str]:
-    """Put lines together again from windows (some characters, the next one) that were moved along them.
+    """Restore lines from windows (some characters, the next one) that were moved along them.
 
-    LEAF moves a window of 80 over each line, which it fills up with spaces in front. A window that does not go on
-    where the one before it ended begins another line.
+    LEAF moves a window of 80 over each line, which it pads with spaces in front. A window that does
+    not continue where the one before it ended begins another line.
     """
     lines: list[list[str]] = []
     expected = None
@@ -77,10 +91,22 @@ def lines_from_windows(windows: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def join_lines(lines: Iterable[str]) -> list[str]:
-    """Join lines that end in a line break with the ones after them: a text goes on until a line ends without."""
-    texts: list[list[str]] = [[]]
+    r"""Join lines that end in a line break with the next ones; a text ends without one.
+
+    >>> join_lines(["To be,", "or not\n", "to be"])
+    ['To be,', 'or not\nto be']
+    """
+    texts = []
+    current_lines: list[str] = []
     for line in lines:
-        texts[-1].append(line)
+        current_lines.append(line)
         if not line.endswith("\n"):
-            texts.append([])
-    return ["".join(text).removesuffix("\n") for text in texts if text]
+            texts.append(_join_text(current_lines))
+            current_lines = []
+    if current_lines:
+        texts.append(_join_text(current_lines))
+    return texts
+
+
+def _join_text(lines: list[str]) -> str:
+    return "".join(lines).removesuffix("\n")

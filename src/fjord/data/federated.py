@@ -1,4 +1,4 @@
-"""What a federated dataset is: the examples of each client, fetched when it takes part, and a test set."""
+"""What a federated dataset is: the examples of each client, read on demand, and a test set."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Batch = tuple[Tensor, Tensor]
 IGNORED_TARGET = -100
 """A target that counts in no loss and no metric, such as padding."""
 PrepareInputs = Callable[[Tensor, torch.Generator | None], Tensor]
-"""What the model sees of a batch of stored inputs; random with a generator (training), never without (tests)."""
+"""Turns a batch of stored inputs into model inputs: random with a generator (training) only."""
 
 
 def identity_transform(inputs: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -35,15 +35,19 @@ class TestSet:
     __test__ = False  # not a test of pytest
 
     def __post_init__(self) -> None:
-        if not len(self.inputs) == len(self.targets) == len(self.owners):
-            sizes = f"{len(self.inputs)} inputs, {len(self.targets)} targets and {len(self.owners)} owners"
-            raise UserError(f"test: {sizes} do not fit together")
-        if not len(self.inputs):
+        num_inputs = len(self.inputs)
+        num_targets = len(self.targets)
+        num_owners = len(self.owners)
+        if not num_inputs == num_targets == num_owners:
+            sizes = f"{num_inputs} inputs, {num_targets} targets and {num_owners} owners"
+            raise UserError(f"test: {sizes} differ in number")
+        if num_inputs == 0:
             raise UserError("test: there is no example in the test set")
 
     def batch(self, start: int, stop: int) -> Batch:
-        """Return some examples as a model takes them."""
-        return self.prepare(self.inputs[start:stop], None), self.targets[start:stop]
+        """Return some examples as model inputs and targets."""
+        inputs = self.prepare(self.inputs[start:stop], None)
+        return inputs, self.targets[start:stop]
 
 
 class FederatedData(Protocol):
@@ -59,7 +63,7 @@ class FederatedData(Protocol):
 
     @property
     def prepare(self) -> PrepareInputs:
-        """What the model sees of a client's inputs, batch by batch; `as_is` where they are stored so."""
+        """How a batch of stored inputs becomes model inputs; `identity_transform` if they are."""
 
     def examples(self, client_id: int) -> Batch:
         """Return the training examples of one client."""
@@ -67,7 +71,7 @@ class FederatedData(Protocol):
 
 @runtime_checkable
 class CountedData(Protocol):
-    """Data that can tell how many examples a client has without making them."""
+    """Data that knows how many examples a client has without making them."""
 
     def num_examples(self, client_id: int) -> int:
         """Return the number of training examples of one client."""
@@ -84,7 +88,7 @@ class PartitionedData:
     test: TestSet
     prepare: PrepareInputs = identity_transform
     digest: str = ""
-    """Tells these examples from others; a run goes on only with the data it began with."""
+    """Identifies the examples: a run resumes only with the data it began with."""
 
     @property
     def num_clients(self) -> int:
@@ -93,14 +97,15 @@ class PartitionedData:
 
     def examples(self, client_id: int) -> Batch:
         """Return the training examples of one client."""
-        return self.inputs[self.rows[client_id]], as_int64(self.targets[self.rows[client_id]])
+        rows = self.rows[client_id]
+        return self.inputs[rows], as_int64(self.targets[rows])
 
     def num_examples(self, client_id: int) -> int:
         """Return the number of training examples of one client."""
         return len(self.rows[client_id])
 
     def all_examples(self) -> Batch:
-        """Return the training examples of all clients: the dataset of training that is not federated."""
+        """Return the training examples of all clients: the dataset of centralised training."""
         return self.inputs, as_int64(self.targets)
 
 
@@ -113,52 +118,77 @@ def partition_tensors(
     prepare: PrepareInputs = identity_transform,
     digest: str = "",
 ) -> PartitionedData:
-    """Make a federated dataset of tensors and a client number, from 0 on, for each training example."""
+    """Make a federated dataset of tensors and a client number, from 0 on, for each example.
+
+    >>> inputs, targets = torch.randn(6, 2), torch.tensor([0, 1, 0, 1, 0, 1])
+    >>> clients = torch.tensor([0, 0, 0, 0, 1, 1])
+    >>> data = partition_tensors((inputs, targets), clients, test=(inputs, targets))
+    >>> data.num_clients, data.num_examples(0)
+    (2, 4)
+    """
     inputs, targets = train
     if not len(inputs) == len(targets) == len(clients):
         sizes = f"{len(inputs)} inputs, {len(targets)} targets and {len(clients)} client numbers"
-        raise UserError(f"clients: {sizes} do not fit together")
-    _demand_numbers("clients", clients, 0)
-    counts = torch.bincount(clients)
-    if len(counts) == 0 or int(counts.min()) == 0:
-        empty = int(counts.argmin()) if len(counts) else 0
-        raise UserError(
-            f"clients: client {empty} has no examples; number the clients from 0 without a gap"
-        )
+        raise UserError(f"clients: {sizes} differ in number")
+    _check_numbers("clients", clients, 0)
+    _check_no_gap(clients)
     rows = rows_by_client(clients)
-    owners = torch.full((len(test[0]),), -1) if test_clients is None else test_clients
-    _demand_numbers("test_clients", owners, -1, len(rows) - 1)
-    return PartitionedData(
-        inputs, targets, rows, TestSet(test[0], as_int64(test[1]), owners, prepare), prepare, digest
-    )
+    test_inputs, test_targets = test
+    if test_clients is None:
+        test_clients = torch.full((len(test_inputs),), -1)
+    _check_numbers("test_clients", test_clients, -1, len(rows) - 1)
+    test_set = TestSet(test_inputs, as_int64(test_targets), test_clients, prepare)
+    return PartitionedData(inputs, targets, rows, test_set, prepare, digest)
 
 
 def rows_by_client(clients: Tensor) -> tuple[Tensor, ...]:
-    """Return the examples of each client, in order."""
-    return clients.argsort(stable=True).split(torch.bincount(clients).tolist())
+    """Return the rows of each client's examples, in order.
+
+    >>> rows_by_client(torch.tensor([1, 0, 1]))
+    (tensor([1]), tensor([0, 2]))
+    """
+    sizes = torch.bincount(clients).tolist()
+    return clients.argsort(stable=True).split(sizes)
 
 
 def as_int64(targets: Tensor) -> Tensor:
     """Return class numbers, which may be stored in a byte, as losses take them."""
-    return targets if targets.is_floating_point() else targets.long()
+    if targets.is_floating_point():
+        return targets
+    return targets.long()
 
 
-def _demand_numbers(name: str, numbers: Tensor, least: int, most: int | None = None) -> None:
+def _check_numbers(name: str, numbers: Tensor, least: int, most: int | None = None) -> None:
     if numbers.dim() != 1 or numbers.is_floating_point() or numbers.is_complex():
         given = f"a {numbers.dim()}-dimensional tensor of {numbers.dtype}"
         raise UserError(f"{name}: one whole number for each example is needed, not {given}")
-    wrong = numbers[
-        (numbers < least) | (numbers > (torch.iinfo(torch.int64).max if most is None else most))
-    ]
-    if len(wrong):
-        allowed = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise UserError(f"{name}: client {int(wrong[0])} does not exist; allowed: {allowed}")
+    invalid = numbers < least
+    allowed = f"from {least} on"
+    if most is not None:
+        invalid |= numbers > most
+        allowed = f"from {least} to {most}"
+    if invalid.any():
+        client = int(numbers[invalid][0])
+        raise UserError(f"{name}: client {client} does not exist; allowed: {allowed}")
+
+
+def _check_no_gap(clients: Tensor) -> None:
+    counts = torch.bincount(clients)
+    if len(counts) == 0:
+        empty_client = 0
+    elif int(counts.min()) == 0:
+        empty_client = int(counts.argmin())
+    else:
+        return
+    fault = f"client {empty_client} has no examples; number the clients from 0 without a gap"
+    raise UserError(f"clients: {fault}")
 
 
 class GeneratedData:
-    """Clients made by a function when they take part; the latest are remembered, the rest cost nothing.
+    """Clients made by a function when they take part; the latest are kept, the rest cost nothing.
 
-    `count` tells how many examples a client will have, for the simulated clock; without it they are made to be counted.
+    `make` returns the examples of a client. `count` returns how many they will be, for the
+    simulated clock; without it they are made to be counted.
     """
 
     def __init__(
@@ -171,8 +201,11 @@ class GeneratedData:
         count: Callable[[int], int] | None = None,
     ) -> None:
         if type(num_clients) is not int or num_clients < 1:
-            raise UserError(f"num_clients={num_clients!r} must be a whole number of at least 1")
-        self.num_clients, self.test, self.prepare = num_clients, test, prepare
+            fault = "must be a whole number of at least 1"
+            raise UserError(fault, field="num_clients", value=num_clients)
+        self.num_clients = num_clients
+        self.test = test
+        self.prepare = prepare
         self.examples = lru_cache(maxsize=cache_size)(make)
         if count is not None:
             self.num_examples = count

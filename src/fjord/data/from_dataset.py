@@ -1,9 +1,10 @@
 """Any torch dataset with a client for each example, as a federated dataset."""
 
 import random
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,116 +34,171 @@ def partition_dataset(
     cache_size: int = 512,
     seed: int = 0,
 ) -> GeneratedData:
-    """Make a federated dataset of any torch dataset of (input, target) and the client of each example, by any name.
+    """Make a federated dataset of any torch dataset of (input, target) pairs.
 
-    Examples are read when their client takes part. Without a test dataset a share of each client's examples is held
-    out: at least one, where the client has two or more. Clients are numbered in the order of their first example.
+    `clients` names the client of each example, by anything that can be compared. Examples are read
+    when their client takes part. Without a test dataset a share of each client's examples is held
+    out: at least one, where the client has two or more. Clients are numbered in the order of their
+    first example.
     """
-    _demand_map_style("dataset", dataset)
+    _check_map_style("dataset", dataset)
     if test is not None:
-        _demand_map_style("test", test)
-    names = _names(clients)
-    if len(names) != len(dataset):
-        raise UserError(
-            f"clients: {len(names)} clients for {len(dataset)} examples; give one for each"
-        )
-    if not names:
-        raise UserError("dataset: there is no example")
-    numbers = {name: client for client, name in enumerate(dict.fromkeys(names))}
-    owner = torch.tensor([numbers[name] for name in names])
+        _check_map_style("test", test)
+    owners, names = _number_clients(clients, len(dataset))
     if test is None:
-        held = split_held_out(owner, [str(name) for name in numbers], seed, _share(test_share))
-        if not held.any():
-            raise UserError(
-                "test: no client has two examples, so none can be held out; give a test dataset"
-            )
-        tested, owners = _stacked(dataset, held.nonzero()[:, 0].tolist()), owner[held]
+        held_out = split_held_out(owners, names, seed, _parse_share(test_share))
+        test_set = _held_out_test_set(dataset, owners, held_out, prepare)
     else:
-        held = torch.zeros(len(owner), dtype=torch.bool)
-        tested, owners = _stacked(test, range(len(test)), "test"), torch.full((len(test),), -1)
-    own = [rows[~held[rows]].tolist() for rows in rows_by_client(owner)]
-    make = partial(_of_client, dataset, own, seed)
-    tests = TestSet(*tested, owners, prepare)
+        held_out = torch.zeros(len(owners), dtype=torch.bool)
+        test_inputs, test_targets = _stack_examples(test, range(len(test)), "test")
+        test_set = TestSet(test_inputs, test_targets, torch.full((len(test),), -1), prepare)
+    rows = [rows[~held_out[rows]].tolist() for rows in rows_by_client(owners)]
+    reader = _ClientReader(dataset, rows, seed)
+    num_clients = len(rows)
     return GeneratedData(
-        len(own), make, tests, cache_size, prepare, lambda client: len(own[client])
+        num_clients, reader.read_client, test_set, cache_size, prepare, reader.count_examples
     )
 
 
 def split_held_out(
     clients: Tensor, names: Sequence[str], seed: int, share: Fraction = Fraction(1, 10)
 ) -> Tensor:
-    """Say which examples are held out: a share of each client's, at least one of two or more, chosen by its name."""
-    held = torch.zeros(len(clients), dtype=torch.bool)
+    """Say which examples are held out: a share of each client's, at least one of two or more.
+
+    Which ones depends on the client's name, not on its number.
+    """
+    held_out = torch.zeros(len(clients), dtype=torch.bool)
     for name, rows in zip(names, rows_by_client(clients), strict=True):
         generator = torch.Generator().manual_seed(derive_seed(seed, "held out", name))
-        count = max(1, int(share * len(rows))) if len(rows) > 1 else 0
-        held[rows[torch.randperm(len(rows), generator=generator)[:count]]] = True
-    return held
+        count = 0
+        if len(rows) > 1:
+            count = max(1, int(share * len(rows)))
+        order = torch.randperm(len(rows), generator=generator)
+        held_out[rows[order[:count]]] = True
+    return held_out
 
 
-def _of_client(dataset: Any, rows: Sequence[Sequence[int]], seed: int, client_id: int) -> Batch:
-    """Read a client's examples; transforms that draw from Python or NumPy draw the same in every process."""
-    before = random.getstate(), np.random.get_state()  # noqa: NPY002  # what transforms use
-    random.seed(derive_seed(seed, "transforms", client_id))
-    np.random.seed(derive_seed(seed, "transforms", client_id) % 2**32)  # noqa: NPY002
+@dataclass(frozen=True)
+class _ClientReader:
+    """The rows of each client in a dataset, read on demand."""
+
+    dataset: Any
+    rows: list[list[int]]
+    seed: int
+
+    def read_client(self, client_id: int) -> Batch:
+        """Return the examples of a client; transforms draw the same in every process."""
+        with _seeded_transforms(derive_seed(self.seed, "transforms", client_id)):
+            return _stack_examples(self.dataset, self.rows[client_id])
+
+    def count_examples(self, client_id: int) -> int:
+        """Return how many examples a client has."""
+        return len(self.rows[client_id])
+
+
+@contextmanager
+def _seeded_transforms(seed: int) -> Iterator[None]:
+    """Seed the generators of Python and NumPy, which transforms draw from, within the block."""
+    python_state = random.getstate()
+    numpy_state = np.random.get_state()  # noqa: NPY002  # what transforms use
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002
     try:
-        return _stacked(dataset, rows[client_id])
+        yield
     finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])  # noqa: NPY002
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
 
 
-def _demand_map_style(name: str, dataset: Any) -> None:
+def _held_out_test_set(
+    dataset: Any, owners: Tensor, held_out: Tensor, prepare: PrepareInputs
+) -> TestSet:
+    if not held_out.any():
+        fault = "no client has two examples, so none can be held out; give a test dataset"
+        raise UserError(f"test: {fault}")
+    rows = held_out.nonzero()[:, 0].tolist()
+    inputs, targets = _stack_examples(dataset, rows)
+    return TestSet(inputs, targets, owners[held_out], prepare)
+
+
+def _check_map_style(name: str, dataset: Any) -> None:
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise UserError(
-            f"{name}: a {type(dataset).__name__} has no length and items by number; a map-style one has"
-        )
+        kind = type(dataset).__name__
+        fault = f"a {kind} has no length and items by number; give a map-style dataset"
+        raise UserError(f"{name}: {fault}")
 
 
-def _names(clients: Iterable[Hashable]) -> list[Hashable]:
+def _number_clients(clients: Iterable[Hashable], num_examples: int) -> tuple[Tensor, list[str]]:
+    """Return the number of each example's client, and the names of the clients in order."""
+    names = _client_names(clients)
+    if len(names) != num_examples:
+        fault = f"{len(names)} clients for {num_examples} examples; give one for each"
+        raise UserError(f"clients: {fault}")
+    if not names:
+        raise UserError("dataset: there is no example")
+    distinct_names = dict.fromkeys(names)
+    numbers = {name: client for client, name in enumerate(distinct_names)}
+    owners = torch.tensor([numbers[name] for name in names])
+    return owners, [str(name) for name in distinct_names]
+
+
+def _client_names(clients: Iterable[Hashable]) -> list[Hashable]:
     """Return the client of each example as something that can be compared."""
+    names = []
+    invalid_names = []
     try:
-        names = [c.item() if isinstance(c, Tensor | np.generic) else c for c in clients]
-        wrong = [name for name in names if hash(name) is None or name != name]
+        for client in clients:
+            name = client.item() if isinstance(client, Tensor | np.generic) else client
+            names.append(name)
+            if hash(name) is None or name != name:  # NaN equals nothing, so it is no name
+                invalid_names.append(name)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"clients: one name or number for each example is needed ({error})"
-        ) from error
-    if wrong:
-        raise UserError(f"clients: {wrong[0]} is nobody's name")
+        fault = f"one name or number for each example is needed ({error})"
+        raise UserError(f"clients: {fault}") from error
+    if invalid_names:
+        raise UserError(f"clients: {invalid_names[0]} cannot be the name of a client")
     return names
 
 
-def _share(test_share: Fraction | str) -> Fraction:
+def _parse_share(test_share: Fraction | str) -> Fraction:
     try:
         share = Fraction(str(test_share))
     except (ValueError, ZeroDivisionError):
         share = Fraction(0)
     if not 0 < share < 1:
-        raise UserError(f"test_share={test_share} must lie between 0 and 1, such as '1/10'")
+        fault = "must lie between 0 and 1, such as '1/10'"
+        raise UserError(fault, field="test_share", value=test_share)
     return share
 
 
-def _stacked(dataset: Any, rows: Sequence[int], name: str = "dataset") -> Batch:
+def _stack_examples(dataset: Any, rows: Sequence[int], name: str = "dataset") -> Batch:
+    """Return some examples as two tensors."""
     if not len(rows):
         raise UserError(f"{name}: there is no example")
-    pairs = [_pair(dataset[row], row, name) for row in rows]
-    for row, (x, y) in zip(rows, pairs, strict=True):
-        for what, one, first in (("input", x, pairs[0][0]), ("target", y, pairs[0][1])):
-            if one.shape != first.shape:
-                shapes = f"{tuple(one.shape)}, that of example {rows[0]} {tuple(first.shape)}"
-                raise UserError(
-                    f"{name}: the {what} of example {row} has the shape {shapes}; pad or crop them"
-                )
-    return torch.stack([x for x, _ in pairs]), as_int64(torch.stack([y for _, y in pairs]))
+    all_inputs = []
+    all_targets = []
+    for row in rows:
+        inputs, target = _read_pair(dataset[row], row, name)
+        all_inputs.append(inputs)
+        all_targets.append(target)
+    for place, row in enumerate(rows):
+        _check_shape(f"{name}: the input of example {row}", all_inputs[place], all_inputs[0])
+        _check_shape(f"{name}: the target of example {row}", all_targets[place], all_targets[0])
+    return torch.stack(all_inputs), as_int64(torch.stack(all_targets))
 
 
-def _pair(item: Any, row: int, name: str) -> Batch:
+def _check_shape(what: str, tensor: Tensor, first: Tensor) -> None:
+    if tensor.shape != first.shape:
+        shape = tuple(tensor.shape)
+        others = f"that of the first example is {tuple(first.shape)}"
+        raise UserError(f"{what} has the shape {shape}, {others}; pad or crop them")
+
+
+def _read_pair(item: Any, row: int, name: str) -> Batch:
     try:
         inputs, target = item
         return torch.as_tensor(inputs).detach(), torch.as_tensor(target).detach()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"{name}: example {row} is not an (input, target) pair of tensors or numbers, such as a transform of "
-            f"images to tensors gives: {error}"
-        ) from error
+        fault = f"example {row} is not an (input, target) pair of tensors or numbers"
+        hint = "a transform of images to tensors gives such pairs"
+        raise UserError(f"{name}: {fault}; {hint}: {error}") from error

@@ -1,9 +1,10 @@
-"""Shakespeare's plays: a client is a role, the task is to guess the next character (appendix, datasets and models).
+"""Shakespeare's plays: a client is a role, the task is next-character prediction (appendix).
 
-The paper has 715 roles of at least two lines and 38,001 sequences to train on, the cut of TensorFlow Federated, whose
-text has fewer speeches than the plays. Here the first 715 roles that speak at least twice are taken, in the order of
-the source. In the Moby text (37 plays by their short names) that gives 37,613 sequences of 16,451 speeches to train on
-and 4,429 of 1,851 to test (TensorFlow Federated: 16,068 and 2,356 speeches); all 1,137 such roles give 62,349.
+The paper has 715 roles of at least two lines and 38,001 sequences to train on, the cut of
+TensorFlow Federated, whose text has fewer speeches than the plays. Here the first 715 roles that
+speak at least twice are used, in the order of the source. In the Moby text (37 plays by their short
+names) that gives 37,613 sequences of 16,451 speeches to train on and 4,429 of 1,851 to test
+(TensorFlow Federated: 16,068 and 2,356 speeches); all 1,137 such roles give 62,349.
 """
 
 import numpy as np
@@ -19,7 +20,7 @@ from fjord.data.sources import find_source, source_fingerprint
 
 HUB = "flwrlabs/shakespeare"
 VERSION = 1
-"""Of what is decoded here; a change makes old caches invalid."""
+"""Of what is decoded here; a change makes old cache files invalid."""
 
 
 def load(
@@ -29,32 +30,33 @@ def load(
     min_speeches: int = 2,
     max_clients: int | None = 715,
 ) -> PartitionedData:
-    """Return the first roles with enough speeches (lines, in LEAF's data), each with its last tenth held out.
+    """Return the first roles with enough speeches (lines, in LEAF's data), a tenth held out.
 
-    The source is a hub's name or a folder (see `fjord.data.plays`), whose own split is kept if it has one. Nothing is
-    left to chance, so the seed changes nothing. Inputs are (N, 80) characters, targets the next ones.
+    The source is a hub's name or a folder (see `fjord.data.plays`), whose own split is kept if it
+    has one. Nothing is random, so the seed changes nothing. Inputs are (N, 80) characters, targets
+    the next ones.
     """
     if type(min_speeches) is not int or min_speeches < 2:
-        raise UserError(
-            f"min_speeches={min_speeches!r} must be at least 2: one to train on and one to test"
-        )
+        fault = "must be at least 2: one to train on and one to test"
+        raise UserError(fault, field="min_speeches", value=min_speeches)
     if max_clients is not None and (type(max_clients) is not int or max_clients < 1):
-        raise UserError(f"max_clients={max_clients!r} must be at least 1, or None for all")
+        fault = "must be at least 1, or None for all"
+        raise UserError(fault, field="max_clients", value=max_clients)
     place = find_source(source, "shakespeare", HUB)
-    options = {"min_speeches": min_speeches, "max_clients": max_clients, "version": VERSION}
-    key = {**source_fingerprint(place), **options}
-    found = load_cached("shakespeare", key, lambda: _decoded(place, min_speeches, max_clients))
-    train, test = (
-        [found[f"{part}_{name}"] for name in ("inputs", "targets", "clients")]
-        for part in ("train", "test")
-    )
+    key = {
+        **source_fingerprint(place),
+        "min_speeches": min_speeches,
+        "max_clients": max_clients,
+        "version": VERSION,
+    }
+    tensors = load_cached("shakespeare", key, lambda: _decode(place, min_speeches, max_clients))
     return partition_tensors(
-        (train[0], train[1]),
-        train[2],
-        (test[0], test[1]),
-        test[2],
+        (tensors["train_inputs"], tensors["train_targets"]),
+        tensors["train_clients"],
+        (tensors["test_inputs"], tensors["test_targets"]),
+        tensors["test_clients"],
         prepare=prepare_characters,
-        digest=found.digest,
+        digest=tensors.digest,
     )
 
 
@@ -64,40 +66,56 @@ def prepare_characters(inputs: Tensor, generator: torch.Generator | None) -> Ten
 
 
 def split_speeches(speeches: list[str]) -> tuple[list[str], list[str]]:
-    """Return what a role trains on, and its last tenth, but at least one speech, which it is tested on."""
-    kept = len(speeches) - max(1, len(speeches) // 10)
-    return speeches[:kept], speeches[kept:]
+    """Return what a role trains on, and the last tenth, at least one speech, to test on."""
+    num_tested = max(1, len(speeches) // 10)
+    num_trained = len(speeches) - num_tested
+    return speeches[:num_trained], speeches[num_trained:]
 
 
-def _decoded(source: str, min_speeches: int, max_clients: int | None) -> dict[str, Tensor]:
+def _decode(source: str, min_speeches: int, max_clients: int | None) -> dict[str, Tensor]:
     plays = read_plays(source)
-    own = plays.test or {}
-    if strangers := [role for role in own if role not in plays.train]:
-        hint = "split the lines of each role, not the roles (LEAF: -t sample)"
-        raise UserError(
-            f"source {source}: the role {strangers[0]!r} is in the test split alone; {hint}"
-        )
-    counts = {role: len(said) + len(own.get(role, ())) for role, said in plays.train.items()}
-    chosen = [role for role, count in counts.items() if count >= min_speeches][:max_clients]
-    if not chosen:
+    test = plays.test or {}
+    for role in test:
+        if role not in plays.train:
+            hint = "split the lines of each role, not the roles (LEAF: -t sample)"
+            fault = f"the role {role!r} is in the test split alone"
+            raise UserError(f"source {source}: {fault}; {hint}")
+    counts = {}
+    for role, speeches in plays.train.items():
+        counts[role] = len(speeches) + len(test.get(role, ()))
+    roles = [role for role, count in counts.items() if count >= min_speeches]
+    if not roles:
         most = max(counts.values(), default=0)
-        raise UserError(
-            f"source {source}: none of {len(counts)} roles has {min_speeches} speeches; the most is {most}"
-        )
-    return _tensors(plays, chosen)
+        fault = f"none of {len(counts)} roles has {min_speeches} speeches; the most is {most}"
+        raise UserError(f"source {source}: {fault}")
+    return _make_tensors(plays, roles[:max_clients])
 
 
-def _tensors(plays: PlayTexts, chosen: list[str]) -> dict[str, Tensor]:
-    if plays.test is None:
-        parts = [split_speeches(plays.train[role]) for role in chosen]
-    else:
-        parts = [(plays.train[role], plays.test.get(role, [])) for role in chosen]
-    train, test = ([plays.texts(part[i]) for part in parts] for i in range(2))
-    return {**_part("train", train), **_part("test", test)}
+def _make_tensors(plays: PlayTexts, roles: list[str]) -> dict[str, Tensor]:
+    """Return the sequences of some roles, who are the clients."""
+    train_texts = []
+    test_texts = []
+    for role in roles:
+        if plays.test is None:
+            train, test = split_speeches(plays.train[role])
+        else:
+            train = plays.train[role]
+            test = plays.test.get(role, [])
+        train_texts.append(plays.make_texts(train))
+        test_texts.append(plays.make_texts(test))
+    return {**_sequence_tensors("train", train_texts), **_sequence_tensors("test", test_texts)}
 
 
-def _part(name: str, texts: list[list[str]]) -> dict[str, Tensor]:
-    inputs, targets, pieces = cut_sequences([text for own in texts for text in own])
-    clients = np.repeat(np.arange(len(texts)), [len(own) for own in texts])
-    arrays = {"inputs": inputs, "targets": targets, "clients": np.repeat(clients, pieces)}
-    return {f"{name}_{key}": torch.from_numpy(array) for key, array in arrays.items()}
+def _sequence_tensors(part: str, texts_by_client: list[list[str]]) -> dict[str, Tensor]:
+    texts = []
+    clients = []
+    for client, own_texts in enumerate(texts_by_client):
+        texts += own_texts
+        clients += [client] * len(own_texts)
+    inputs, targets, num_sequences = cut_sequences(texts)
+    owners = np.repeat(np.array(clients, np.int64), num_sequences)
+    return {
+        f"{part}_inputs": torch.from_numpy(inputs),
+        f"{part}_targets": torch.from_numpy(targets),
+        f"{part}_clients": torch.from_numpy(owners),
+    }

@@ -1,4 +1,4 @@
-"""Where data comes from: a hub's name or a local folder, read through `datasets` by one code path."""
+"""Where data comes from: a hub's name or a local folder, both read through `datasets`."""
 
 import errno
 import importlib
@@ -13,7 +13,7 @@ from typing import Any
 from fjord.core.errors import UserError
 from fjord.core.extras import install_hint
 
-RECIPES = {
+FOLDER_RECIPES = {
     "cifar10": "cifar10",
     "femnist": "femnist",
     "femnist_digits": "femnist-digits",
@@ -21,40 +21,47 @@ RECIPES = {
     "shakespeare": "shakespeare",
 }
 """The folders that FJORD_DATA may hold, and the recipe that reads each."""
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?(@[\w./-]+)?")
 
 
 def find_source(source: str | None, name: str, hub: str | None) -> str:
-    """Return the given source, else the folder `name` in FJORD_DATA if that is set, else the hub's name."""
+    """Return the given source, else the folder `name` in FJORD_DATA, else the hub's name."""
     if source is not None:
         if not source.strip():
             raise UserError("source is empty; give a folder or a hub's name, or leave it out")
         return source
-    if root := os.environ.get("FJORD_DATA"):
-        return _folder_in(Path(root).expanduser(), name)
+    root = os.environ.get("FJORD_DATA")
+    if root:
+        return _find_folder(Path(root).expanduser(), name)
     if hub is None:
-        raise UserError(
-            f"{name} is on no hub: give its folder, or set FJORD_DATA to the folder that has {name} in it"
-        )
+        hint = f"give its folder, or set FJORD_DATA to the folder that has {name} in it"
+        raise UserError(f"{name} is on no hub: {hint}")
     return hub
 
 
-def _folder_in(root: Path, name: str) -> str:
-    if (root / name).is_dir():
-        return str(root / name)
+def _find_folder(root: Path, name: str) -> str:
+    folder = root / name
+    if folder.is_dir():
+        return str(folder)
     if not root.is_dir():
         raise UserError(f"FJORD_DATA={root}: there is no such folder")
-    there = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
-    held = [f"{n} (recipe {RECIPES[n]})" if n in RECIPES else n for n in there]
-    raise UserError(
-        f"{root / name}: there is no such folder; FJORD_DATA={root} holds {', '.join(held) or 'none'}"
-    )
+    present = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
+    described = [_describe_folder(folder_name) for folder_name in present]
+    listed = ", ".join(described) or "none"
+    raise UserError(f"{folder}: there is no such folder; FJORD_DATA={root} holds {listed}")
+
+
+def _describe_folder(name: str) -> str:
+    if name in FOLDER_RECIPES:
+        return f"{name} (recipe {FOLDER_RECIPES[name]})"
+    return name
 
 
 def is_local(source: str) -> bool:
-    """Say whether a source is a folder: it exists, or it cannot be a hub's name (name, or owner/name)."""
-    return Path(source).expanduser().exists() or not re.fullmatch(
-        r"\w[\w.-]*(/\w[\w.-]*)?(@[\w./-]+)?", source
-    )
+    """Say whether a source is a folder: it exists, or it cannot be a hub's name (owner/name)."""
+    if Path(source).expanduser().exists():
+        return True
+    return HUB_NAME.fullmatch(source) is None
 
 
 def local_folder(source: str) -> Path:
@@ -68,21 +75,25 @@ def local_folder(source: str) -> Path:
 
 
 def source_fingerprint(source: str) -> dict[str, Any]:
-    """Return what tells one state of a source from another: its files' sizes and times, or a hub's name@revision."""
+    """Return what tells one state of a source from another.
+
+    That is the sizes and times of a folder's files, or a hub's name@revision.
+    """
     if not is_local(source):
         return {"source": source}
     folder = local_folder(source)
-    files = sorted(
-        f for f in folder.rglob("*") if f.is_file() and not _hidden(f.relative_to(folder))
-    )
-    found = [(str(f.relative_to(folder)), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-    return {"source": str(folder), "files": found}
+    files = []
+    for file in sorted(folder.rglob("*")):
+        relative_path = file.relative_to(folder)
+        if file.is_file() and not _is_hidden(relative_path):
+            status = file.stat()
+            files.append((str(relative_path), status.st_size, status.st_mtime_ns))
+    return {"source": str(folder), "files": files}
 
 
-def _hidden(path: Path) -> bool:
-    return any(
-        part.startswith(".") for part in path.parts
-    )  # what hubs and git keep beside the data
+def _is_hidden(path: Path) -> bool:
+    """Say whether a file is one that hubs and git keep beside the data."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def import_library(name: str) -> Any:
@@ -90,87 +101,97 @@ def import_library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UserError(
-            f"reading datasets needs {name} ({error}): {install_hint('data')}"
-        ) from error
+        hint = install_hint("data")
+        raise UserError(f"reading datasets needs {name} ({error}): {hint}") from error
 
 
 def split_names(source: str) -> list[str]:
     """Return the names of a source's splits."""
-    with _reading(source) as (datasets, place):
+    with _read_source(source) as (datasets, place):
         builder = datasets.load_dataset_builder(**place)
-        return [str(name) for name in builder.info.splits or builder.config.data_files]
+        splits = builder.info.splits or builder.config.data_files
+        return [str(name) for name in splits]
 
 
 def open_split(source: str, split: str, columns: Sequence[str]) -> Any:
     """Return these columns of one split, a `datasets.Dataset`.
 
-    A hub's data stays in the hub's own cache. A folder's is unpacked into a temporary folder, which is gone when
-    this returns: the data is mapped, and its disk space is free once nobody reads it.
+    A hub's data stays in the hub's own cache. A folder's is unpacked into a temporary folder, which
+    is deleted when this returns: the data is mapped, and its disk space is free once nobody reads
+    it.
     """
-    there = split_names(source)
-    if split not in there:
-        raise UserError(
-            f"source {source}: there is no split {split!r}; its splits are {', '.join(there)}"
-        )
-    with _reading(source) as (datasets, place):
-        found = datasets.load_dataset(**place, split=split)
-    missing = [column for column in columns if column not in found.column_names]
-    if missing:
-        names = ", ".join(found.column_names)
-        raise UserError(
-            f"source {source} ({split}): there is no column {missing[0]!r}; its columns are {names}"
-        )
-    if not len(found):
+    splits = split_names(source)
+    if split not in splits:
+        listed = ", ".join(splits)
+        raise UserError(f"source {source}: there is no split {split!r}; its splits are {listed}")
+    with _read_source(source) as (datasets, place):
+        table = datasets.load_dataset(**place, split=split)
+    for column in columns:
+        if column not in table.column_names:
+            listed = ", ".join(table.column_names)
+            fault = f"there is no column {column!r}; its columns are {listed}"
+            raise UserError(f"source {source} ({split}): {fault}")
+    if not len(table):
         raise UserError(f"source {source} ({split}): there are no rows in it")
-    return found.select_columns(list(columns))
+    return table.select_columns(list(columns))
 
 
 @contextmanager
-def _reading(source: str) -> Iterator[tuple[Any, dict[str, str | None]]]:
-    """Give `datasets` and what it takes for a source; its errors are said in terms of the source."""
-    datasets, errors, arrow = (
-        import_library("datasets"),
-        import_library("datasets.exceptions"),
-        import_library("pyarrow"),
-    )
+def _read_source(source: str) -> Iterator[tuple[Any, dict[str, str | None]]]:
+    """Yield `datasets` and its arguments for a source; its errors are about the source."""
+    datasets = import_library("datasets")
+    errors = import_library("datasets.exceptions")
+    arrow = import_library("pyarrow")
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs stands in the error
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what it logs is in the error
     with tempfile.TemporaryDirectory(prefix="fjord-", ignore_cleanup_errors=True) as unpacked:
         try:
-            yield datasets, _place(source, unpacked)
+            yield datasets, _dataset_arguments(source, unpacked)
         except (errors.DatasetGenerationError, arrow.ArrowInvalid) as error:
-            raise UserError(_unreadable(source, error)) from error
+            raise UserError(_unreadable_message(source, error)) from error
         except (OSError, errors.DatasetsError) as error:
-            hint = (
-                ""
-                if is_local(source)
-                else "no such folder here, and the hub does not give it (is there a network?): "
-            )
+            hint = ""
+            if not is_local(source):
+                hint = "no such folder here, and the hub does not give it (is there a network?): "
             raise UserError(f"source {source}: {hint}{error}") from error
 
 
-def _place(source: str, unpacked: str) -> dict[str, str | None]:
+def _dataset_arguments(source: str, unpacked: str) -> dict[str, str | None]:
     if is_local(source):
         return {"path": str(local_folder(source)), "cache_dir": unpacked}
     name, _, revision = source.partition("@")
     return {"path": name, "revision": revision or None}
 
 
-def _unreadable(source: str, error: Exception) -> str:
+def _unreadable_message(source: str, error: Exception) -> str:
+    """Return why a source cannot be read: the first bad file, where there is one."""
     reason = error.__cause__ or error
     if isinstance(reason, OSError) and reason.errno == errno.ENOSPC:
-        return f"source {source}: there is no space to unpack it in {tempfile.gettempdir()}; TMPDIR names another folder"
-    columns: dict[Path, list[str]] = {}
-    for file in sorted(local_folder(source).rglob("*.parquet")) if is_local(source) else ():
+        folder = tempfile.gettempdir()
+        fault = f"there is no space to unpack it in {folder}; set TMPDIR to another folder"
+        return f"source {source}: {fault}"
+    fault = ""
+    if is_local(source):
+        fault = _find_bad_file(local_folder(source))
+    return fault or f"source {source}: cannot be read ({reason})"
+
+
+def _find_bad_file(folder: Path) -> str:
+    """Return what is wrong with the parquet files of a folder, or nothing."""
+    all_columns: dict[Path, list[str]] = {}
+    for file in sorted(folder.rglob("*.parquet")):
         try:
             table = import_library("pyarrow.parquet").read_table(file)
-        except (OSError, import_library("pyarrow").ArrowException) as fault:
-            return f"{file}: this parquet file cannot be read, it may be damaged or cut short ({fault})"
+        except (OSError, import_library("pyarrow").ArrowException) as error:
+            fault = "this parquet file cannot be read, it may be damaged or truncated"
+            return f"{file}: {fault} ({error})"
         if not len(table):
             return f"{file}: there are no rows in it"
-        columns[file] = [f"{column.name} ({column.type})" for column in table.schema]
-    for file, own in columns.items():
-        if own != (first := columns[next(iter(columns))]):
-            return f"{file}: its columns are {', '.join(own)}; those of other files are {', '.join(first)}"
-    return f"source {source}: cannot be read ({reason})"
+        all_columns[file] = [f"{column.name} ({column.type})" for column in table.schema]
+    first_columns = next(iter(all_columns.values()), [])
+    for file, columns in all_columns.items():
+        if columns != first_columns:
+            listed = ", ".join(columns)
+            others = ", ".join(first_columns)
+            return f"{file}: its columns are {listed}; those of other files are {others}"
+    return ""

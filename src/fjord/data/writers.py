@@ -1,7 +1,7 @@
 """Characters drawn by writers: a federated image task made from a seed, with nothing to download.
 
-The 62 characters are strokes on a grid. Every writer has a hand of its own (slant, size, pen, the way each
-character is formed) and a favourite choice of characters, so that clients differ as people do.
+The 62 characters are strokes on a grid. Every writer has a hand of its own (slant, size, pen, the
+way each character is formed) and favourite characters, so that clients differ as people do.
 """
 
 from itertools import pairwise
@@ -16,37 +16,56 @@ from fjord.data.federated import Batch, GeneratedData, TestSet
 
 STROKES = """
 0 30 51 57 38 17 11 30|1 12 30 38|2 02 20 40 62 08 68|3 00 60 33 53 66 48 18 06|4 48 40 05 65
-5 60 10 03 43 65 67 48 08|6 50 20 04 06 28 48 66 54 24 05|7 00 60 28|8 34 11 20 40 51 34 05 07 18 58 67 65 34
-9 62 40 20 02 14 44 62 68|A 08 30 68, 15 55|B 08 00 40 51 53 44 04, 44 65 67 58 08|C 61 40 20 02 06 28 48 67
-D 00 08 38 66 62 30 00|E 60 00 08 68, 04 44|F 60 00 08, 04 44|G 61 40 20 02 06 28 48 66 65 35|H 00 08, 60 68, 04 64
-I 10 50, 30 38, 18 58|J 20 60, 50 56 38 18 06|K 00 08, 60 04 68|L 00 08 68|M 08 00 34 60 68|N 08 00 68 60
-O 20 40 62 66 48 28 06 02 20|P 08 00 40 61 63 44 04|Q 20 40 62 66 48 28 06 02 20, 46 68|R 08 00 40 61 63 44 04, 34 68
-S 61 40 20 02 13 55 66 48 28 07|T 00 60, 30 38|U 00 06 28 48 66 60|V 00 38 60|W 00 18 33 58 60|X 00 68, 60 08
-Y 00 34 60, 34 38|Z 00 60 08 68|a 53 58, 54 33 13 05 06 18 38 57|b 00 08, 05 23 43 55 56 48 28 07
-c 54 33 23 05 06 28 38 57|d 50 58, 55 33 13 05 06 18 38 57|e 05 55 54 33 23 05 06 28 38 57|f 50 30 22 28, 04 44
-g 53 58 49 19, 54 33 13 05 17 37 55|h 00 08, 05 23 43 55 58|i 33 38, 30 31|j 43 47 39 18, 40 41|k 00 08, 53 05 58
-l 20 26 38 48|m 03 08, 04 13 23 34 38, 34 43 53 64 68|n 03 08, 04 23 43 54 58|o 23 33 55 56 38 28 06 05 23
-p 03 09, 04 23 43 54 55 47 27 06|q 53 59, 54 33 13 04 05 17 37 56|r 13 18, 15 33 53|s 54 33 13 04 15 45 56 48 18 07
-t 30 37 48 58, 13 53|u 03 06 28 38 56, 53 58|v 03 28 53|w 03 18 35 48 63|x 03 58, 53 08|y 03 27, 53 19|z 03 53 08 58
+5 60 10 03 43 65 67 48 08|6 50 20 04 06 28 48 66 54 24 05|7 00 60 28
+8 34 11 20 40 51 34 05 07 18 58 67 65 34|9 62 40 20 02 14 44 62 68|A 08 30 68, 15 55
+B 08 00 40 51 53 44 04, 44 65 67 58 08|C 61 40 20 02 06 28 48 67|D 00 08 38 66 62 30 00
+E 60 00 08 68, 04 44|F 60 00 08, 04 44|G 61 40 20 02 06 28 48 66 65 35|H 00 08, 60 68, 04 64
+I 10 50, 30 38, 18 58|J 20 60, 50 56 38 18 06|K 00 08, 60 04 68|L 00 08 68|M 08 00 34 60 68
+N 08 00 68 60|O 20 40 62 66 48 28 06 02 20|P 08 00 40 61 63 44 04
+Q 20 40 62 66 48 28 06 02 20, 46 68|R 08 00 40 61 63 44 04, 34 68|S 61 40 20 02 13 55 66 48 28 07
+T 00 60, 30 38|U 00 06 28 48 66 60|V 00 38 60|W 00 18 33 58 60|X 00 68, 60 08|Y 00 34 60, 34 38
+Z 00 60 08 68|a 53 58, 54 33 13 05 06 18 38 57|b 00 08, 05 23 43 55 56 48 28 07
+c 54 33 23 05 06 28 38 57|d 50 58, 55 33 13 05 06 18 38 57|e 05 55 54 33 23 05 06 28 38 57
+f 50 30 22 28, 04 44|g 53 58 49 19, 54 33 13 05 17 37 55|h 00 08, 05 23 43 55 58|i 33 38, 30 31
+j 43 47 39 18, 40 41|k 00 08, 53 05 58|l 20 26 38 48|m 03 08, 04 13 23 34 38, 34 43 53 64 68
+n 03 08, 04 23 43 54 58|o 23 33 55 56 38 28 06 05 23|p 03 09, 04 23 43 54 55 47 27 06
+q 53 59, 54 33 13 04 05 17 37 56|r 13 18, 15 33 53|s 54 33 13 04 15 45 56 48 18 07
+t 30 37 48 58, 13 53|u 03 06 28 38 56, 53 58|v 03 28 53|w 03 18 35 48 63|x 03 58, 53 08
+y 03 27, 53 19|z 03 53 08 58
 """
-SIZE = 28
+IMAGE_SIZE = 28
 
 
-def _font() -> tuple[Tensor, Tensor]:
-    """Return the strokes as segments: (character, segment, end, xy), and which of them are there."""
-    characters = [c for line in STROKES.split("\n") for c in line.split("|") if c]
-    segments = []
-    for character in characters:
-        strokes = [
-            [(float(p[0]), float(p[1])) for p in s.split()] for s in character[2:].split(",")
-        ]
-        segments.append([pair for s in strokes for pair in pairwise(s)])
-    most = max(map(len, segments))
-    padded = torch.tensor([s + s[-1:] * (most - len(s)) for s in segments])
-    return padded, torch.tensor([[i < len(s) for i in range(most)] for s in segments])
+Segment = tuple[tuple[float, float], tuple[float, float]]
+"""Two points of a line."""
 
 
-FONT, INKED = _font()
+def _read_font() -> tuple[Tensor, Tensor]:
+    """Return the strokes as segments: (character, segment, end, xy), and which of them exist."""
+    all_segments = []
+    for line in STROKES.strip().splitlines():
+        for character in line.split("|"):
+            all_segments.append(_read_segments(character))
+    most = max(map(len, all_segments))
+    padded_segments = []
+    existing = []
+    for segments in all_segments:
+        num_missing = most - len(segments)
+        padded_segments.append(segments + segments[-1:] * num_missing)
+        existing.append([True] * len(segments) + [False] * num_missing)
+    return torch.tensor(padded_segments), torch.tensor(existing)
+
+
+def _read_segments(character: str) -> list[Segment]:
+    """Return the segments of a character such as "T 00 60, 30 38"."""
+    segments: list[Segment] = []
+    for stroke in character[2:].split(","):
+        points = [(float(point[0]), float(point[1])) for point in stroke.split()]
+        segments += pairwise(points)
+    return segments
+
+
+FONT, IS_INKED = _read_font()
 NUM_CLASSES = len(FONT)
 
 
@@ -56,34 +75,38 @@ def draw_character(labels: Tensor, hand: int, generator: torch.Generator) -> Ten
     slant, tilt, shift_x, shift_y, tall, wide = (torch.randn(6, generator=style) * 0.2).tolist()
     pen, ink = (torch.rand(2, generator=style) * 0.8 + 0.6).tolist()
     habit = torch.randn(FONT.shape, generator=style) * 0.35
-    segments = (FONT + habit)[labels] + torch.randn(
-        len(labels), *FONT.shape[1:], generator=generator
-    ) * 0.3
-    segments = (segments - torch.tensor([3.0, 4.5])) * torch.tensor(
-        [2.5 * (1 + wide), 2.3 * (1 + tall)]
-    )
+    wobble = torch.randn(len(labels), *FONT.shape[1:], generator=generator) * 0.3
+    segments = (FONT + habit)[labels] + wobble
+    centre = torch.tensor([3.0, 4.5])
+    scale = torch.tensor([2.5 * (1 + wide), 2.3 * (1 + tall)])
+    segments = (segments - centre) * scale
     turn = torch.tensor([[1.0, tilt], [slant - tilt, 1.0]])
-    moved = (
-        torch.randn(len(labels), 1, 1, 2, generator=generator)
-        + torch.tensor([shift_x, shift_y]) * 5
-    )
-    distance = _distance(segments @ turn + moved + SIZE / 2, INKED[labels])
+    shift = torch.tensor([shift_x, shift_y]) * 5
+    moved = torch.randn(len(labels), 1, 1, 2, generator=generator) + shift
+    distance = _pixel_distances(segments @ turn + moved + IMAGE_SIZE / 2, IS_INKED[labels])
     picture = torch.sigmoid(3 * (pen - distance)) * min(1.0, ink)
     noisy = picture + 0.15 * torch.randn(picture.shape, generator=generator)
-    return noisy.clamp(0, 1).reshape(-1, 1, SIZE, SIZE)
+    return noisy.clamp(0, 1).reshape(-1, 1, IMAGE_SIZE, IMAGE_SIZE)
 
 
-def _distance(segments: Tensor, inked: Tensor) -> Tensor:
-    """Return how far each pixel is from the nearest segment."""
-    line = torch.arange(SIZE) + 0.5
-    pixels = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).reshape(-1, 2)
-    start, along = segments[:, :, 0], segments[:, :, 1] - segments[:, :, 0]
-    reach_NSP = (pixels @ along.mT.transpose(0, 1).reshape(2, -1)).T.reshape(*along.shape[:2], -1)
+def _pixel_distances(segments: Tensor, is_inked: Tensor) -> Tensor:
+    """Return how far each pixel is from the nearest segment.
+
+    Letters of the names: N characters, S segments, P pixels.
+    """
+    line = torch.arange(IMAGE_SIZE) + 0.5
+    grid = torch.meshgrid(line, line, indexing="xy")
+    pixels = torch.stack(grid, -1).reshape(-1, 2)
+    start = segments[:, :, 0]
+    along = segments[:, :, 1] - start
+    directions = along.mT.transpose(0, 1).reshape(2, -1)
+    reach_NSP = (pixels @ directions).T.reshape(*along.shape[:2], -1)
     reach_NSP = reach_NSP - (start * along).sum(-1)[..., None]
-    part_NSP = (reach_NSP / along.square().sum(-1).clamp(min=1e-6)[..., None]).clamp(0, 1)
-    x = start[..., :1] + part_NSP * along[..., :1] - pixels[:, 0]
-    y = start[..., 1:] + part_NSP * along[..., 1:] - pixels[:, 1]
-    squared = (x * x + y * y).masked_fill(~inked[..., None], 1e6)
+    squared_length = along.square().sum(-1).clamp(min=1e-6)
+    part_NSP = (reach_NSP / squared_length[..., None]).clamp(0, 1)
+    x_NSP = start[..., :1] + part_NSP * along[..., :1] - pixels[:, 0]
+    y_NSP = start[..., 1:] + part_NSP * along[..., 1:] - pixels[:, 1]
+    squared = (x_NSP * x_NSP + y_NSP * y_NSP).masked_fill(~is_inked[..., None], 1e6)
     return squared.amin(1).sqrt()
 
 
@@ -91,9 +114,10 @@ def draw_writer(seed: int, client_id: int, count: int, part: str, skew: float) -
     """Return some examples of one writer, whose choice of characters is skewed (Dirichlet)."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "writer", client_id, part))
     taste = np.random.default_rng(derive_seed(seed, "writer", client_id, "taste"))
-    liking = torch.from_numpy(taste.dirichlet([skew] * NUM_CLASSES))
-    labels = torch.multinomial(liking, count, replacement=True, generator=generator)
-    return draw_character(labels, derive_seed(seed, "writer", client_id, "hand"), generator), labels
+    preferences = torch.from_numpy(taste.dirichlet([skew] * NUM_CLASSES))
+    labels = torch.multinomial(preferences, count, replacement=True, generator=generator)
+    hand = derive_seed(seed, "writer", client_id, "hand")
+    return draw_character(labels, hand, generator), labels
 
 
 def synthetic_writers(
@@ -101,19 +125,21 @@ def synthetic_writers(
 ) -> GeneratedData:
     """Return a population of writers; the test set holds out examples of at most 200 of them."""
     if num_clients < 1 or examples < 1 or held_out < 1:
-        raise UserError(
-            f"num_clients={num_clients}, examples={examples}, held_out={held_out} must be at least 1"
-        )
-    chosen = sorted(
-        ShuffledRange(num_clients, derive_seed(seed, "test writers"))[i]
-        for i in range(min(200, num_clients))
-    )
-    tested = [draw_writer(seed, client, held_out, "test", skew) for client in chosen]
-    inputs, targets = (torch.cat(tensors) for tensors in zip(*tested, strict=True))
-    owners = torch.tensor(chosen).repeat_interleave(held_out)
+        given = f"num_clients={num_clients}, examples={examples}, held_out={held_out}"
+        raise UserError(f"{given} must be at least 1")
+    order = ShuffledRange(num_clients, derive_seed(seed, "test writers"))
+    num_tested = min(200, num_clients)
+    tested_clients = sorted(order[place] for place in range(num_tested))
+    all_inputs = []
+    all_targets = []
+    for client in tested_clients:
+        inputs, targets = draw_writer(seed, client, held_out, "test", skew)
+        all_inputs.append(inputs)
+        all_targets.append(targets)
+    owners = torch.tensor(tested_clients).repeat_interleave(held_out)
     return GeneratedData(
         num_clients,
         lambda client: draw_writer(seed, client, examples, "train", skew),
-        TestSet(inputs, targets, owners),
+        TestSet(torch.cat(all_inputs), torch.cat(all_targets), owners),
         count=lambda client: examples,
     )

@@ -27,53 +27,61 @@ class Budget:
     def __post_init__(self) -> None:
         for name in BUDGET_LIMITS:
             value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and value > 0):
-                raise UserError(f"{name}={value!r} must be above 0")
+            if value is None:
+                continue
+            if not isinstance(value, int | float) or not value > 0:
+                raise UserError("must be a number above 0", field=name, value=repr(value))
         if self.deadline is not None and self.examples is None:
-            raise UserError("--deadline needs --examples: how many examples a round trains on")
+            fault = "needs examples, the number of examples that a round trains on"
+            raise UserError(fault, field="deadline", value=self.deadline)
 
     @classmethod
-    def parse(cls, limits: Mapping[str, Any], prefix: str = "--") -> Self:
-        """Return the budget of limits as people write them.
+    def parse(cls, limits: Mapping[str, Any]) -> Self:
+        """Return the budget of limits as people write them; None does not limit.
 
         >>> Budget.parse({"deadline": "1min", "examples": 500, "bandwidth": "5Mbit"})
         Budget(deadline=60.0, memory=None, bandwidth=625000.0, examples=500)
         """
-        given = {key: value for key, value in limits.items() if value is not None}
-        strange = sorted(given.keys() - set(BUDGET_LIMITS))
-        if strange:
-            raise UserError(
-                f"{prefix}{strange[0]}: no such limit; known: {', '.join(BUDGET_LIMITS)}"
-            )
-        readers: dict[str, Callable[[str, Any], Any]]
-        readers = {
-            "deadline": parse_seconds,
-            "memory": parse_bytes,
-            "bandwidth": parse_rate,
-            "examples": _count,
-        }
-        return cls(**{key: readers[key](f"{prefix}{key}", value) for key, value in given.items()})
+        parsed = {}
+        for name, value in limits.items():
+            if value is None:
+                continue
+            if name not in LIMIT_PARSERS:
+                allowed = ", ".join(BUDGET_LIMITS)
+                raise UserError(f"is not a limit; the limits are {allowed}", field=name)
+            parse_limit = LIMIT_PARSERS[name]
+            parsed[name] = parse_limit(name, value)
+        return cls(**parsed)
 
     @classmethod
     def split_limits(cls, text: str) -> dict[str, str]:
-        """Return limits written as words, checked but as they were.
+        """Return limits written as words, checked but not converted.
 
         >>> Budget.split_limits("memory=512MB deadline=60s examples=500")
         {'memory': '512MB', 'deadline': '60s', 'examples': '500'}
         """
         limits: dict[str, str] = {}
         for word in text.split():
-            key, equals, value = word.partition("=")
+            name, equals, value = word.partition("=")
             if not equals:
-                raise UserError(f"--budget {word}: write it as limit=value, such as deadline=60s")
-            limits[key] = value
-        cls.parse(
-            {"examples": 1, **limits}, "--budget "
-        )  # a node bound to a client knows how many examples it has
+                fault = "is not of the form limit=value, such as deadline=60s"
+                raise UserError(fault, field="budget", value=word)
+            limits[name] = value
+        # The number of examples may come later, from the client that a node is bound to.
+        cls.parse({"examples": 1, **limits})
         return limits
 
 
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
-        raise UserError(f"{name} {value}: must be a whole number of at least 1")
+def _parse_examples(name: str, value: Any) -> int:
+    is_whole = str(value).isdigit() and not isinstance(value, bool)
+    if not is_whole or int(value) < 1:
+        raise UserError("must be a whole number of at least 1", field=name, value=value)
     return int(value)
+
+
+LIMIT_PARSERS: dict[str, Callable[[str, Any], Any]] = {
+    "deadline": parse_seconds,
+    "memory": parse_bytes,
+    "bandwidth": parse_rate,
+    "examples": _parse_examples,
+}

@@ -1,4 +1,4 @@
-"""A fleet from files: profiles that devices measured, or a table of what they are beside one measured profile."""
+"""A fleet from files: measured profiles, or a table of devices compared with one profile."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from fjord.core.tables import read_csv
 from fjord.core.units import parse_bytes, parse_count, parse_rate
 from fjord.core.width import Width
 from fjord.devices.budget import Budget
-from fjord.devices.profile import BudgetVerdict, DeviceProfile, Source, WidthCost
+from fjord.devices.profile import BudgetVerdict, CostSource, DeviceProfile, WidthCost, is_profile
 
-COLUMNS = ("name", "count", "speed", "macs_per_second", "memory", "bandwidth")
+DEVICE_COLUMNS = ("name", "count", "speed", "macs_per_second", "memory", "bandwidth")
 
 
 @dataclass(frozen=True)
@@ -28,116 +28,140 @@ class FleetDevice:
 
     def limit_budget(self, budget: Budget) -> Budget:
         """Return the budget within what the device has."""
-        limits = [limit for limit in (self.memory, budget.memory) if limit is not None]
-        return replace(
-            budget, memory=min(limits, default=None), bandwidth=self.bandwidth or budget.bandwidth
-        )
+        memory = budget.memory
+        if self.memory is not None:
+            memory = self.memory if memory is None else min(memory, self.memory)
+        bandwidth = self.bandwidth or budget.bandwidth
+        return replace(budget, memory=memory, bandwidth=bandwidth)
 
     def check_budget(self, budget: Budget, kd: bool | None) -> list[BudgetVerdict]:
-        """Return how each width stands, under the budget and what the device has."""
+        """Return a verdict for each width, under the budget and what the device has."""
         return self.profile.check_budget(self.limit_budget(budget), kd)
 
     def widest_fit(self, budget: Budget, kd: bool | None) -> Width | None:
-        """Return the widest that fits; None if nothing does."""
-        return max((v.cost.width for v in self.check_budget(budget, kd) if v.fits), default=None)
+        """Return the widest width that fits; None if nothing does."""
+        verdicts = self.check_budget(budget, kd)
+        fitting = [verdict.cost.width for verdict in verdicts if verdict.fits]
+        return max(fitting, default=None)
 
 
 def read_fleet_table(
     paths: Sequence[str | Path], reference: DeviceProfile | None = None
 ) -> list[FleetDevice]:
-    """Read the devices of some files, all measured with one model, the same widths and one batch size."""
-    found = [machine for path in paths for machine in _machines(Path(path), reference)]
-    if not found:
-        raise UserError(f"{', '.join(map(str, paths))}: there is no device")
-    first = _measured(found[0].profile)
-    for machine in found:
-        if _measured(machine.profile) != first:
-            raise UserError(
-                f"device {machine.name}: was measured with {_measured(machine.profile)}, the first with {first}; "
-                "give profiles of one model, the same widths and one batch size"
-            )
-    return found
+    """Read the devices of some files, all measured with one model, the same widths and batch size.
+
+    A table of devices needs a reference: the profile of one device to scale from.
+    """
+    devices = []
+    for path in paths:
+        devices += _read_devices(Path(path), reference)
+    if not devices:
+        listed = ", ".join(map(str, paths))
+        raise UserError(f"{listed}: there is no device")
+    first = _describe_measurement(devices[0].profile)
+    for device in devices:
+        measurement = _describe_measurement(device.profile)
+        if measurement != first:
+            hint = "give profiles of one model, the same widths and one batch size"
+            fault = f"was measured with {measurement}, the first with {first}"
+            raise UserError(f"device {device.name}: {fault}; {hint}")
+    return devices
 
 
-def _measured(profile: DeviceProfile) -> str:
-    return f"{profile.model} at widths {', '.join(map(str, profile.widths))} in batches of {profile.batch_size}"
+def _describe_measurement(profile: DeviceProfile) -> str:
+    widths = ", ".join(map(str, profile.widths))
+    return f"{profile.model} at widths {widths} in batches of {profile.batch_size}"
 
 
-def _machines(path: Path, reference: DeviceProfile | None) -> list[FleetDevice]:
+def _read_devices(path: Path, reference: DeviceProfile | None) -> list[FleetDevice]:
     """Read one file; an error names it."""
+    devices = []
     try:
-        rows = _rows(path)
-        return [_machine(row, i + 1, reference) for i, row in enumerate(rows)]
+        for number, row in enumerate(_read_rows(path), 1):
+            devices.append(_read_device(row, number, reference))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: {error}") from error
     except KeyError as error:
         raise UserError(f"{path}: a profile without {error}") from error
+    return devices
 
 
-def _rows(path: Path) -> list[Any]:
+def _read_rows(path: Path) -> list[Any]:
     if path.suffix == ".csv":
         return list(read_csv(path))
     data = json.loads(path.read_text())
-    return data if isinstance(data, list) else [data]
+    if isinstance(data, list):
+        return data
+    return [data]
 
 
-def _machine(row: Mapping[str, Any], number: int, reference: DeviceProfile | None) -> FleetDevice:
-    if "fjord_profile" in row:
+def _read_device(
+    row: Mapping[str, Any], number: int, reference: DeviceProfile | None
+) -> FleetDevice:
+    if is_profile(row):
         profile = DeviceProfile.from_json(row)
         return FleetDevice(profile.device, 1, profile)
-    strange = [str(key) for key in row if key not in COLUMNS]
-    if strange:
-        raise UserError(f"column {strange[0]!r} is unknown; known: {', '.join(COLUMNS)}")
+    for column in row:
+        if column not in DEVICE_COLUMNS:
+            allowed = ", ".join(DEVICE_COLUMNS)
+            raise UserError(f"column {str(column)!r} is unknown; the columns are {allowed}")
     if reference is None:
-        raise UserError(
-            "a table of devices needs --profile FILE: the profile of one device to reckon from"
-        )
-    given = {key: value for key, value in row.items() if value not in (None, "")}
-    name = str(given.get("name", f"device {number}"))
-    memory, bandwidth = given.get("memory"), given.get("bandwidth")
-    return FleetDevice(
-        name,
-        _count(name, given.get("count", 1)),
-        replace(
-            reference,
-            device=name,
-            costs=tuple(_scaled(cost, name, given) for cost in reference.costs),
-        ),
-        None if memory is None else parse_bytes(f"{name}: memory", str(memory)),
-        None if bandwidth is None else parse_rate(f"{name}: bandwidth", str(bandwidth)),
+        raise UserError("a table of devices needs a profile: that of one device to scale from")
+    cells = {column: value for column, value in row.items() if value not in (None, "")}
+    name = str(cells.get("name", f"device {number}"))
+    memory = None
+    if "memory" in cells:
+        memory = parse_bytes(f"{name}: memory", str(cells["memory"]))
+    bandwidth = None
+    if "bandwidth" in cells:
+        bandwidth = parse_rate(f"{name}: bandwidth", str(cells["bandwidth"]))
+    count = _parse_device_count(name, cells.get("count", 1))
+    return FleetDevice(name, count, _scale_profile(reference, name, cells), memory, bandwidth)
+
+
+def _scale_profile(reference: DeviceProfile, name: str, cells: Mapping[str, Any]) -> DeviceProfile:
+    """Return the profile of a device of another speed: relative to the reference, or in MACs."""
+    if ("speed" in cells) == ("macs_per_second" in cells):
+        hint = "give either speed (1 is as fast as the profile's device) or macs_per_second"
+        raise UserError(f"{name}: {hint}")
+    costs = []
+    for cost in reference.costs:
+        if "speed" in cells:
+            step_seconds = cost.step_seconds / _parse_speed(name, cells["speed"])
+        else:
+            rate = parse_count(f"{name}: macs_per_second", str(cells["macs_per_second"]))
+            step_seconds = cost.macs_per_step / rate
+        costs.append(_scale_cost(cost, step_seconds))
+    return replace(reference, device=name, costs=tuple(costs))
+
+
+def _scale_cost(cost: WidthCost, step_seconds: float) -> WidthCost:
+    setup_seconds = 0.0
+    if cost.step_seconds:
+        setup_seconds = cost.setup_seconds * step_seconds / cost.step_seconds
+    source: CostSource = "failed" if cost.time == "failed" else "predicted"
+    return replace(
+        cost,
+        step_seconds=step_seconds,
+        setup_seconds=setup_seconds,
+        time=source,
+        memory="predicted",
     )
 
 
-def _scaled(cost: WidthCost, name: str, row: Mapping[str, Any]) -> WidthCost:
-    """Return a cost of the reference on a device of another speed: relative to it, or in multiply-accumulates."""
-    if ("speed" in row) == ("macs_per_second" in row):
-        raise UserError(
-            f"{name}: give either speed (1 is as fast as the profile's device) or macs_per_second"
-        )
-    if "speed" in row:
-        step = cost.step_seconds / _above_zero(name, "speed", row["speed"])
-    else:
-        step = cost.macs_per_step / parse_count(
-            f"{name}: macs_per_second", str(row["macs_per_second"])
-        )
-    setup = cost.setup_seconds * step / cost.step_seconds if cost.step_seconds else 0.0
-    source: Source = "failed" if cost.time == "failed" else "predicted"
-    return replace(cost, step_seconds=step, setup_seconds=setup, time=source, memory="predicted")
-
-
-def _above_zero(name: str, column: str, value: Any) -> float:
+def _parse_speed(name: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = 0.0
     if not 0 < number < float("inf"):
-        raise UserError(f"{name}: {column}={value!r} must be a number above 0")
+        raise UserError(f"{name}: speed={value!r} must be a number above 0")
     return number
 
 
-def _count(name: str, value: Any) -> int:
+def _parse_device_count(name: str, value: Any) -> int:
     if not str(value).isdigit() or int(value) < 1:
         raise UserError(f"{name}: count={value!r} must be a whole number of at least 1")
     return int(value)

@@ -1,4 +1,4 @@
-"""Tiers from a fleet: the k ceilings that leave the least width unused, and which device gets which."""
+"""Tiers from a fleet: the k ceilings that leave the least width unused, and the device of each."""
 
 import json
 from collections import Counter
@@ -15,144 +15,163 @@ from fjord.devices.budget import Budget
 from fjord.devices.fleet_table import FleetDevice
 from fjord.devices.profile import BudgetVerdict, nothing_fits_message
 
+TiersWithLoss = tuple[Width, tuple[Width, ...]]
+"""The width that some tiers leave unused, and the tiers."""
+
 
 @dataclass(frozen=True)
 class DeviceGrouping:
     """A fleet in tiers."""
 
     widths: tuple[Width, ...]
-    """What the model can be cut to."""
+    """The widths of the model's submodels."""
     widest_fits: dict[str, Width | None]
     """What each kind of device can carry; None for nothing."""
     counts: dict[str, int]
+    """How many devices there are of each kind."""
     tiers: tuple[Width, ...]
     """The ceilings, in rising order."""
 
     def device_ceiling(self, name: str) -> Width | None:
         """Return the ceiling of a kind of device: the highest tier that it can carry."""
-        own = self.widest_fits[name]
-        return None if own is None else max(tier for tier in self.tiers if tier <= own)
+        widest = self.widest_fits[name]
+        if widest is None:
+            return None
+        return max(tier for tier in self.tiers if tier <= widest)
 
     def count_excluded(self, ceiling: Width) -> int:
         """Return how many devices cannot carry a width."""
-        return sum(
-            n
-            for name, n in self.counts.items()
-            if (own := self.widest_fits[name]) is None or own < ceiling
-        )
+        excluded = 0
+        for name, count in self.counts.items():
+            widest = self.widest_fits[name]
+            if widest is None or widest < ceiling:
+                excluded += count
+        return excluded
 
     def count_in_tier(self, tier: Width) -> int:
         """Return how many devices get this ceiling."""
-        return sum(n for name, n in self.counts.items() if self.device_ceiling(name) == tier)
+        total = 0
+        for name, count in self.counts.items():
+            if self.device_ceiling(name) == tier:
+                total += count
+        return total
 
     def client_ceilings(self, num_clients: int | None = None) -> list[Width]:
-        """Return a ceiling for each client: one for each device that can take part, in order; or for so many clients.
+        """Return a ceiling for each device that can take part, in order.
 
-        Those are dealt the devices in random order, over and over.
+        With a number of clients, a ceiling for each of them: they get the devices in random order,
+        over and over.
         """
-        each = [self.device_ceiling(name) for name, n in self.counts.items() for _ in range(n)]
-        held = [ceiling for ceiling in each if ceiling is not None]
+        ceilings = []
+        for name, count in self.counts.items():
+            ceiling = self.device_ceiling(name)
+            if ceiling is not None:
+                ceilings += [ceiling] * count
         if num_clients is None:
-            return held
-        return [
-            held[place % len(held)] for place in ShuffledRange(num_clients, derive_seed(0, "fleet"))
-        ]
+            return ceilings
+        order = ShuffledRange(num_clients, derive_seed(0, "fleet"))
+        return [ceilings[place % len(ceilings)] for place in order]
 
 
 def group_devices(
-    machines: Sequence[FleetDevice], budget: Budget, num_tiers: int, kd: bool | None = None
+    devices: Sequence[FleetDevice], budget: Budget, num_tiers: int, kd: bool | None = None
 ) -> DeviceGrouping:
     """Return a fleet in at most so many tiers."""
     if num_tiers < 1:
-        raise UserError(f"--tiers {num_tiers}: must be at least 1")
-    twice = [
-        name for name, times in Counter(machine.name for machine in machines).items() if times > 1
-    ]
-    if twice:
-        raise UserError(f"device {twice[0]} is listed more than once; give each a name of its own")
-    widest = {machine.name: machine.widest_fit(budget, kd) for machine in machines}
-    counts = {machine.name: machine.count for machine in machines}
-    carried: Counter[Width] = Counter()
-    for name, width in widest.items():
-        if width is not None:
-            carried[width] += counts[name]
-    if not carried:
-        raise UserError(_nothing(machines, budget, kd))
-    return DeviceGrouping(
-        machines[0].profile.widths, widest, counts, best_ceilings(carried, num_tiers)
-    )
+        raise UserError("must be at least 1", field="tiers", value=num_tiers)
+    counts: dict[str, int] = {}
+    widest_fits: dict[str, Width | None] = {}
+    num_devices: Counter[Width] = Counter()
+    for device in devices:
+        if device.name in counts:
+            hint = "give each a name of its own"
+            raise UserError(f"device {device.name} is listed more than once; {hint}")
+        widest = device.widest_fit(budget, kd)
+        counts[device.name] = device.count
+        widest_fits[device.name] = widest
+        if widest is not None:
+            num_devices[widest] += device.count
+    if not num_devices:
+        raise UserError(_no_device_message(devices, budget, kd))
+    tiers = best_ceilings(num_devices, num_tiers)
+    return DeviceGrouping(devices[0].profile.widths, widest_fits, counts, tiers)
 
 
-def best_ceilings(carried: Mapping[Width, int], num_tiers: int) -> tuple[Width, ...]:
-    """Return the ceilings that waste the least width; the lowest is always one, so that nobody is shut out.
+def best_ceilings(num_devices: Mapping[Width, int], num_tiers: int) -> tuple[Width, ...]:
+    """Return the ceilings that waste the least width, of the devices that carry each width.
+
+    The lowest width is always a ceiling, so that no device is excluded.
 
     >>> from fractions import Fraction
     >>> fleet = {Fraction(1, 5): 1, Fraction(2, 5): 10, Fraction(3, 5): 1, Fraction(1): 10}
     >>> [str(width) for width in best_ceilings(fleet, 3)]
     ['1/5', '2/5', '1']
     """
-    widths = sorted(carried)
+    widths = sorted(num_devices)
 
-    def wasted(first: int, after: int) -> Width:
-        """Return what is lost if all from one width to before another get the first as their ceiling."""
-        return sum(((w - widths[first]) * carried[w] for w in widths[first:after]), Width(0))
+    def wasted_width(first: int, after: int) -> Width:
+        """Return what is lost if the widths from one to before another get the first."""
+        total = Width(0)
+        for width in widths[first:after]:
+            total += (width - widths[first]) * num_devices[width]
+        return total
 
     @cache
-    def best(first: int, left: int) -> tuple[Width, tuple[Width, ...]]:
-        """Return the least loss, and the tiers, if one begins here and so many may follow."""
-        found: list[tuple[Width, tuple[Width, ...]]] = [
-            (wasted(first, len(widths)), (widths[first],))
-        ]
-        for after in range(first + 1, len(widths)) if left else ():
-            loss, tiers = best(after, left - 1)
-            found.append((wasted(first, after) + loss, (widths[first], *tiers)))
-        return min(found)
+    def best_tiers(first: int, num_more: int) -> TiersWithLoss:
+        """Return the least loss, and its tiers, if one begins here and so many may follow."""
+        best: TiersWithLoss = (wasted_width(first, len(widths)), (widths[first],))
+        if num_more == 0:
+            return best
+        for after in range(first + 1, len(widths)):
+            loss, tiers = best_tiers(after, num_more - 1)
+            candidate = (wasted_width(first, after) + loss, (widths[first], *tiers))
+            best = min(best, candidate)
+        return best
 
-    return best(0, num_tiers - 1)[1]
-
-
-def _nothing(machines: Sequence[FleetDevice], budget: Budget, kd: bool | None) -> str:
-    """Say what the device that comes nearest would need: of those that some budget would do for, if there are any."""
-    stand = {machine: machine.check_budget(budget, kd)[0] for machine in machines}
-
-    def distance(machine: FleetDevice) -> tuple[bool, bool, int, float]:
-        verdict = stand[machine]
-        return (
-            verdict.cost.time == "failed",
-            _too_small(machine, verdict),
-            len(verdict.limits),
-            verdict.seconds,
-        )
-
-    nearest = min(machines, key=distance)
-    verdict = stand[nearest]
-    if (
-        verdict.cost.time != "failed"
-        and nearest.memory is not None
-        and _too_small(nearest, verdict)
-    ):
-        has, need = format_bytes(nearest.memory, 3), format_bytes(verdict.cost.memory_bytes)
-        why = f"has {has} of memory, and the smallest width {verdict.cost.width} needs {need}: no budget would do"
-        return f"no device can take part; {nearest.name}, the nearest, {why}"
-    return f"no device can take part; {nearest.name}, the nearest: {nothing_fits_message(nearest.limit_budget(budget), verdict)}"
+    _, ceilings = best_tiers(0, num_tiers - 1)
+    return ceilings
 
 
-def _too_small(machine: FleetDevice, verdict: BudgetVerdict) -> bool:
+def _no_device_message(devices: Sequence[FleetDevice], budget: Budget, kd: bool | None) -> str:
+    """Return what the nearest device would need: one that some budget would do for, if possible."""
+    smallest = {device.name: device.check_budget(budget, kd)[0] for device in devices}
+
+    def distance(device: FleetDevice) -> tuple[bool, bool, int, float]:
+        verdict = smallest[device.name]
+        has_failed = verdict.cost.time == "failed"
+        too_small = _has_too_little_memory(device, verdict)
+        return has_failed, too_small, len(verdict.limits), verdict.seconds
+
+    nearest = min(devices, key=distance)
+    verdict = smallest[nearest.name]
+    intro = f"no device can take part; {nearest.name}, the nearest"
+    has_failed = verdict.cost.time == "failed"
+    if has_failed or nearest.memory is None or not _has_too_little_memory(nearest, verdict):
+        return f"{intro}: {nothing_fits_message(nearest.limit_budget(budget), verdict)}"
+    memory = format_bytes(nearest.memory, 3)
+    needed = format_bytes(verdict.cost.memory_bytes)
+    fault = f"the smallest width {verdict.cost.width} needs {needed}: no budget would be enough"
+    return f"{intro}, has {memory} of memory, and {fault}"
+
+
+def _has_too_little_memory(device: FleetDevice, verdict: BudgetVerdict) -> bool:
     """Say whether a device itself has too little memory, whatever the budget."""
-    return machine.memory is not None and machine.memory < verdict.cost.memory_bytes
+    return device.memory is not None and device.memory < verdict.cost.memory_bytes
 
 
 def write_ceilings(path: Path, ceilings: Sequence[Width]) -> None:
-    """Write a file that `--set tiers=FILE` reads."""
+    """Write a file that the setting `tiers` reads: .json or .csv."""
     if path.suffix not in (".json", ".csv"):
-        raise UserError(f"--output {path}: must end in .json or .csv, as --set tiers= takes it")
-    rows = [f"{client},{ceiling}" for client, ceiling in enumerate(ceilings)]
-    text = (
-        "\n".join(["client,ceiling", *rows])
-        if path.suffix == ".csv"
-        else json.dumps([str(c) for c in ceilings])
-    )
+        fault = "must end in .json or .csv, as the setting tiers takes it"
+        raise UserError(fault, field="output", value=path)
+    if path.suffix == ".csv":
+        rows = ["client,ceiling"]
+        for client, ceiling in enumerate(ceilings):
+            rows.append(f"{client},{ceiling}")
+        text = "\n".join(rows)
+    else:
+        text = json.dumps([str(ceiling) for ceiling in ceilings])
     try:
         path.write_text(text + "\n")
     except OSError as error:
-        raise UserError(f"--output {path}: cannot be written: {error}") from error
+        raise UserError(f"cannot be written: {error}", field="output", value=path) from error

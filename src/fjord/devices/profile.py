@@ -1,9 +1,12 @@
-"""What each width costs on one device, and the widest one that fits a budget."""
+"""What each width costs on one device, and the widest one that fits a budget.
+
+The JSON of a profile is written and read here alone; docs/devices.md names its keys.
+"""
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -12,8 +15,11 @@ from fjord.core.units import format_bytes, format_rate, format_seconds
 from fjord.core.width import Width, parse_width
 from fjord.devices.budget import Budget
 
-VERSION = 1
-Source = Literal["measured", "predicted", "failed"]
+PROFILE_VERSION = 1
+VERSION_KEY = "fjord_profile"
+CostSource = Literal["measured", "predicted", "failed"]
+StepSeconds = Mapping[Width, tuple[float, float]]
+"""For each width the seconds of a step, and those that are spent once a round."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +39,30 @@ class WidthCost:
     bytes_up: int
     macs_per_step: int
     """Multiply-accumulates forward and backward, averaged likewise."""
-    time: Source = "measured"
-    memory: Source = "measured"
+    time: CostSource = "measured"
+    memory: CostSource = "measured"
     note: str = ""
     """Why nothing could be measured."""
+
+    @property
+    def transfer_bytes(self) -> int:
+        """What a round sends, down and up."""
+        return self.bytes_down + self.bytes_up
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**asdict(self), "width": str(self.width)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Return the cost in plain data."""
+        width = parse_width(data["width"])
+        return cls(**{**data, "width": width})
 
 
 @dataclass(frozen=True)
 class BudgetVerdict:
-    """How one width stands against a budget."""
+    """Whether one width fits a budget, and what it takes."""
 
     cost: WidthCost
     transfer_seconds: float
@@ -56,7 +77,7 @@ class BudgetVerdict:
 
     @property
     def fits(self) -> bool:
-        """Whether it breaks none."""
+        """Whether it breaks no limit."""
         return not self.limits and self.cost.time != "failed"
 
 
@@ -82,131 +103,174 @@ class DeviceProfile:
 
     @property
     def kd_kinds(self) -> tuple[bool | None, ...]:
-        """With and without distillation: what the profile holds."""
+        """The values of `kd` that the profile has costs for."""
         return tuple(dict.fromkeys(cost.kd for cost in self.costs))
 
-    def cost(self, width: Width, kd: bool | None = None) -> WidthCost:
+    def find_cost(self, width: Width, kd: bool | None = None) -> WidthCost:
         """Return the cost of one ceiling."""
-        return next(cost for cost in self._of(kd) if cost.width == width)
+        return next(cost for cost in self._costs_of_kind(kd) if cost.width == width)
 
-    def _of(self, kd: bool | None) -> list[WidthCost]:
-        """Return the costs of one kind; None takes the only kind there is."""
-        if kd is None and len(self.kd_kinds) == 1:
-            kd = self.kd_kinds[0]
-        if kd not in self.kd_kinds:
-            raise UserError(
-                f"kd={kd}: the profile of {self.model} holds kd={', '.join(map(str, self.kd_kinds))}"
-            )
-        return sorted((cost for cost in self.costs if cost.kd is kd), key=lambda cost: cost.width)
+    def _costs_of_kind(self, kd: bool | None) -> list[WidthCost]:
+        """Return the costs of one kind by rising width; None stands for the only kind there is."""
+        kinds = self.kd_kinds
+        if kd is None and len(kinds) == 1:
+            kd = kinds[0]
+        if kd not in kinds:
+            listed = ", ".join(map(str, kinds))
+            raise UserError(f"kd={kd}: the profile of {self.model} holds kd={listed}")
+        costs = [cost for cost in self.costs if cost.kd is kd]
+        return sorted(costs, key=lambda cost: cost.width)
 
     def check_budget(self, budget: Budget, kd: bool | None = None) -> list[BudgetVerdict]:
-        """Return how each width stands, in rising order."""
-        return [self._verdict(cost, budget) for cost in self._of(kd)]
+        """Return a verdict for each width, in rising order."""
+        return [self._check_cost(cost, budget) for cost in self._costs_of_kind(kd)]
 
-    def _verdict(self, cost: WidthCost, budget: Budget) -> BudgetVerdict:
-        transfer = (
-            0.0
-            if budget.bandwidth is None
-            else (cost.bytes_down + cost.bytes_up) / budget.bandwidth
-        )
-        steps = self.epochs * math.ceil((budget.examples or 0) / self.batch_size)
-        steps = steps if self.max_steps is None else min(steps, self.max_steps)
-        train = cost.setup_seconds + steps * cost.step_seconds if steps else 0.0
+    def _check_cost(self, cost: WidthCost, budget: Budget) -> BudgetVerdict:
+        transfer_seconds = 0.0
+        if budget.bandwidth is not None:
+            transfer_seconds = cost.transfer_bytes / budget.bandwidth
+        train_seconds = 0.0
+        num_steps = self._count_steps(budget.examples or 0)
+        if num_steps:
+            train_seconds = cost.setup_seconds + num_steps * cost.step_seconds
+        limits = []
         # A sum of floats may be a hair above the deadline that an error named.
-        late = budget.deadline is not None and transfer + train > budget.deadline * (1 + 1e-9)
-        large = budget.memory is not None and cost.memory_bytes > budget.memory
-        limits = [name for name, broken in (("deadline", late), ("memory", large)) if broken]
-        return BudgetVerdict(cost, transfer, train, tuple(limits))
+        tolerance = 1 + 1e-9
+        total_seconds = transfer_seconds + train_seconds
+        if budget.deadline is not None and total_seconds > budget.deadline * tolerance:
+            limits.append("deadline")
+        if budget.memory is not None and cost.memory_bytes > budget.memory:
+            limits.append("memory")
+        return BudgetVerdict(cost, transfer_seconds, train_seconds, tuple(limits))
+
+    def _count_steps(self, num_examples: int) -> int:
+        """Return how many steps a round has."""
+        num_steps = self.epochs * math.ceil(num_examples / self.batch_size)
+        if self.max_steps is None:
+            return num_steps
+        return min(num_steps, self.max_steps)
 
     def widest_fit(self, budget: Budget, kd: bool | None = None) -> Width:
-        """Return the widest ceiling that fits; if none does, the error says which budget would do."""
+        """Return the widest ceiling that fits; if none does, the error says what is needed."""
         verdicts = self.check_budget(budget, kd)
         fitting = [verdict.cost.width for verdict in verdicts if verdict.fits]
         if not fitting:
             raise UserError(nothing_fits_message(budget, verdicts[0]))
         return max(fitting)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data; docs/devices.md names the keys."""
-        plain = {
-            **asdict(self),
-            "costs": [{**asdict(cost), "width": str(cost.width)} for cost in self.costs],
-        }
-        return {"fjord_profile": VERSION, **plain}
+    def to_json(self, budget: Budget | None = None) -> dict[str, Any]:
+        """Return plain data; with a budget, also that and the widest width of each kind."""
+        data: dict[str, Any] = {VERSION_KEY: PROFILE_VERSION, **asdict(self)}
+        data["costs"] = [cost.to_json() for cost in self.costs]
+        if budget is not None:
+            data["budget"] = asdict(budget)
+            data["answers"] = [self._widest_fit_json(budget, kd) for kd in self.kd_kinds]
+        return data
 
-    def fit_summary(self, budget: Budget) -> dict[str, Any]:
-        """Return a budget and the widest that fits it, as plain data; null where nothing fits."""
-        answers = []
-        for kd in self.kd_kinds:
-            fitting = [verdict for verdict in self.check_budget(budget, kd) if verdict.fits]
-            best = max(fitting, key=lambda verdict: verdict.cost.width, default=None)
-            row = {"kd": kd, "width": None if best is None else str(best.cost.width)}
-            answers.append(
-                {
-                    **row,
-                    "round_seconds": None if best is None or not budget.examples else best.seconds,
-                }
-            )
-        return {"budget": asdict(budget), "answers": answers}
+    def _widest_fit_json(self, budget: Budget, kd: bool | None) -> dict[str, Any]:
+        """Return the widest width that fits, as plain data; null where nothing fits."""
+        fitting = [verdict for verdict in self.check_budget(budget, kd) if verdict.fits]
+        if not fitting:
+            return {"kd": kd, "width": None, "round_seconds": None}
+        widest = fitting[-1]
+        seconds = widest.seconds if budget.examples else None
+        return {"kd": kd, "width": str(widest.cost.width), "round_seconds": seconds}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Return the profile in plain data."""
-        if data.get("fjord_profile") != VERSION:
-            raise UserError(
-                f"fjord_profile={data.get('fjord_profile')!r}: this version reads {VERSION}"
-            )
-        known = {field.name: data[field.name] for field in fields(cls) if field.name != "max_steps"}
-        known["max_steps"] = data.get("max_steps")  # profiles of before have none
-        costs = tuple(
-            WidthCost(**{**cost, "width": parse_width(cost["width"])}) for cost in known["costs"]
+        version = data.get(VERSION_KEY)
+        if version != PROFILE_VERSION:
+            fault = f"{VERSION_KEY}={version!r}: this version reads {PROFILE_VERSION}"
+            raise UserError(fault)
+        return cls(
+            device=data["device"],
+            model=data["model"],
+            method=data["method"],
+            batch_size=data["batch_size"],
+            epochs=data["epochs"],
+            process_bytes=data["process_bytes"],
+            costs=tuple(WidthCost.from_json(cost) for cost in data["costs"]),
+            max_steps=data.get("max_steps"),  # old profiles have none
         )
-        return cls(**{**known, "costs": costs})
+
+
+def is_profile(data: Mapping[str, Any]) -> bool:
+    """Say whether plain data is a profile."""
+    return VERSION_KEY in data
 
 
 def nothing_fits_message(budget: Budget, smallest: BudgetVerdict) -> str:
-    """Say, for each limit that even the smallest width breaks, the least that would do."""
-    width = smallest.cost.width
-    if smallest.cost.time == "failed":
-        return f"nothing fits: the smallest width {width} could not be trained here: {smallest.cost.note}"
-    found = []
+    """Say, for each limit that even the smallest width breaks, what would be enough."""
+    cost = smallest.cost
+    if cost.time == "failed":
+        return f"nothing fits: the smallest width {cost.width} could not be trained: {cost.note}"
+    faults = []
     if budget.memory is not None and "memory" in smallest.limits:
-        need = format_bytes(smallest.cost.memory_bytes)
         given = format_bytes(budget.memory, 3)
-        found.append(
-            f"--memory {given}: the smallest width {width} needs {need}; give at least --memory {need}"
-        )
+        needed = format_bytes(cost.memory_bytes)
+        fault = f"the smallest width {cost.width} needs at least memory={needed}"
+        faults.append(f"memory={given}: {fault}")
     if budget.deadline is not None and "deadline" in smallest.limits:
-        found.append(_too_slow(budget, budget.deadline, smallest))
-    return f"nothing fits: {'; and '.join(found)}"
+        faults.append(_too_slow_message(budget, budget.deadline, smallest))
+    return f"nothing fits: {'; and '.join(faults)}"
 
 
-def _too_slow(budget: Budget, deadline: float, smallest: BudgetVerdict) -> str:
+def _too_slow_message(budget: Budget, deadline: float, smallest: BudgetVerdict) -> str:
     parts = f"training {format_seconds(smallest.train_seconds)}"
-    instead = ""
+    alternative = ""
     if budget.bandwidth is not None:
         parts += f", transfer {format_seconds(smallest.transfer_seconds)}"
-        left = deadline - smallest.train_seconds
-        size = smallest.cost.bytes_down + smallest.cost.bytes_up
-        instead = (
-            f" or --bandwidth {format_rate(size / left)}"
-            if left > 0
-            else " (no bandwidth would be enough)"
-        )
-    need = format_seconds(smallest.seconds)
-    return (
-        f"--deadline {format_seconds(deadline, 3)}: the smallest width {smallest.cost.width} takes {need} ({parts}); "
-        f"give at least --deadline {need}{instead}"
-    )
+        alternative = _bandwidth_hint(deadline, smallest)
+    given = format_seconds(deadline, 3)
+    needed = format_seconds(smallest.seconds)
+    fault = f"the smallest width {smallest.cost.width} takes {needed} ({parts})"
+    return f"deadline={given}: {fault} and needs at least deadline={needed}{alternative}"
+
+
+def _bandwidth_hint(deadline: float, smallest: BudgetVerdict) -> str:
+    seconds_left = deadline - smallest.train_seconds
+    if seconds_left <= 0:
+        return " (no bandwidth would be enough)"
+    rate = smallest.cost.transfer_bytes / seconds_left
+    return f" or bandwidth={format_rate(rate)}"
 
 
 def read_profile(path: str | Path) -> DeviceProfile:
     """Read the file of one profile."""
     try:
-        return DeviceProfile.from_json(json.loads(Path(path).read_text()))
+        data = json.loads(Path(path).read_text())
+        return DeviceProfile.from_json(data)
     except OSError as error:
         raise UserError(f"profile {path}: cannot be read: {error}") from error
     except (ValueError, TypeError, AttributeError) as error:
         raise UserError(f"profile {path}: {error}") from error
     except KeyError as error:
         raise UserError(f"profile {path}: has no {error}") from error
+
+
+def read_step_seconds(path: Path, kd: Any) -> StepSeconds:
+    """Read how long a step takes at each width; of a profile, only these numbers are needed.
+
+    `kd` says which kind where the profile has both: true, false, or text of them as in a table.
+    """
+    kinds = set()
+    steps = {}
+    try:
+        for cost in json.loads(path.read_text())["costs"]:
+            if kd is not None and str(cost["kd"]).lower() != str(kd).lower():
+                continue
+            kinds.add(cost["kd"])
+            # A step that failed has no time to speak of.
+            if cost.get("time") != "failed":
+                width = parse_width(cost["width"])
+                steps[width] = (cost["step_seconds"], cost["setup_seconds"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        fault = f"is not a profile in JSON: {error!r}"
+        raise UserError(f"profile {path}: {fault}") from error
+    if len(kinds) != 1:
+        found = "both, with distillation and without" if kinds else f"no step with kd={kd}"
+        raise UserError(f"profile {path}: holds {found}; choose in the column kd: true or false")
+    if not steps:
+        raise UserError(f"profile {path}: no width could be trained on that device")
+    return steps

@@ -1,4 +1,4 @@
-"""A simulated clock: how long a client takes in a round, from its tier's speed and link and from what it does."""
+"""The speeds of all tiers: how long a client takes in a round, in simulated seconds."""
 
 import csv
 import json
@@ -31,11 +31,11 @@ PRESETS = {"phones": PHONES}
 
 @dataclass(frozen=True)
 class SpeedTable:
-    """The paces of all tiers, and when a round ends at the latest."""
+    """The speeds of all tiers, and when a round ends at the latest."""
 
     tier_speeds: tuple[TierSpeed, ...]
     deadline: float | None = None
-    """Simulated seconds; who would be back later is left out."""
+    """Simulated seconds; clients that would be back later are excluded."""
 
     @classmethod
     def from_rows(
@@ -45,37 +45,40 @@ class SpeedTable:
         *,
         folder: Path = Path(),
     ) -> Self:
-        """Make a clock of the rows of a table, such as {"ceiling": "1/5", "macs_per_second": "2G", "down": ...}."""
-        paces = sorted(
-            (TierSpeed.from_row(row, folder) for row in rows), key=lambda pace: pace.ceiling
-        )
-        if not paces:
+        """Read the rows of a table, such as {"ceiling": "1/5", "macs_per_second": "2G", ...}.
+
+        Profiles are files in the folder.
+        """
+        speeds = [TierSpeed.from_row(row, folder) for row in rows]
+        if not speeds:
             raise UserError("clock: there is no tier in the table")
-        twice = [a.ceiling for a, b in pairwise(paces) if a.ceiling == b.ceiling]
-        if twice:
-            raise UserError(f"clock: ceiling {twice[0]} is there more than once")
-        return cls(tuple(paces), None if deadline is None else parse_deadline(deadline))
+        speeds.sort(key=lambda speed: speed.ceiling)
+        for lower, higher in pairwise(speeds):
+            if lower.ceiling == higher.ceiling:
+                raise UserError(f"clock: ceiling {lower.ceiling} is there more than once")
+        seconds = None
+        if deadline is not None:
+            seconds = parse_deadline(deadline)
+        return cls(tuple(speeds), seconds)
 
     def find_speed(self, ceiling: Width) -> TierSpeed:
-        """Return the pace of a device: that of the highest tier of the table that is not above its ceiling."""
-        found = [pace for pace in self.tier_speeds if pace.ceiling <= ceiling]
-        if not found:
-            raise UserError(
-                f"clock: no tier for ceiling {ceiling}; the lowest is {self.tier_speeds[0].ceiling}"
-            )
-        return found[-1]
+        """Return the speed of a device: that of the highest tier not above its ceiling."""
+        speeds = [speed for speed in self.tier_speeds if speed.ceiling <= ceiling]
+        if not speeds:
+            lowest = self.tier_speeds[0].ceiling
+            raise UserError(f"clock: no tier for ceiling {ceiling}; the lowest is {lowest}")
+        return speeds[-1]
 
     def client_seconds(
         self, ceiling: Width, work: ClientWorkload, *, seed: int, round_index: int, client_id: int
     ) -> float:
         """Return after how many seconds a client of this ceiling is back."""
-        pace = self.find_speed(ceiling)
-        return pace.total_seconds(work) * jitter_factor(
-            pace.jitter, derive_seed(seed, "clock", round_index, client_id)
-        )
+        speed = self.find_speed(ceiling)
+        delay_seed = derive_seed(seed, "clock", round_index, client_id)
+        return speed.total_seconds(work) * jitter_factor(speed.jitter, delay_seed)
 
     def late_reason(self, seconds: float) -> str | None:
-        """Say by when a client is back, if that is too late."""
+        """Return why a client that takes so long is excluded; None if it is not."""
         if self.deadline is None or seconds <= self.deadline:
             return None
         return f"later than the deadline: {format_duration(seconds)}"
@@ -83,36 +86,49 @@ class SpeedTable:
 
 def jitter_factor(jitter: float, seed: int) -> float:
     """Return a log-normal factor of median 1 from a seed of 63 bits."""
-    chance = ((seed >> 11) + 0.5) / (1 << 52)  # never 0 or 1
-    return math.exp(jitter * NormalDist().inv_cdf(chance)) if jitter else 1.0
+    if jitter == 0:
+        return 1.0
+    probability = ((seed >> 11) + 0.5) / (1 << 52)  # never 0 or 1
+    deviation = NormalDist().inv_cdf(probability)
+    return math.exp(jitter * deviation)
 
 
 def parse_deadline(value: float | str) -> float:
-    """Return a deadline in seconds."""
+    """Return a deadline in seconds.
+
+    >>> parse_deadline("2min"), parse_deadline(60)
+    (120.0, 60.0)
+    """
     seconds = parse_duration("deadline", value)
-    if not seconds:
-        raise UserError(f"deadline {value}: must be above 0, such as 60s or 2min")
+    if seconds == 0:
+        raise UserError("must be above 0, such as 60s or 2min", field="deadline", value=value)
     return seconds
 
 
 def find_speed_table(name: str) -> SpeedTable:
     """Return a preset, or read a table from a file (.csv, .json)."""
     if name in PRESETS:
-        return SpeedTable.from_rows(csv.DictReader(PRESETS[name].strip().splitlines()))
+        lines = PRESETS[name].strip().splitlines()
+        return SpeedTable.from_rows(csv.DictReader(lines))
     if not name.endswith((".csv", ".json")):
-        raise UserError(
-            f"clock={name!r} is not {' or '.join(PRESETS)}, nor a .csv or .json file of tiers"
-        )
+        presets = " or ".join(PRESETS)
+        raise UserError(f"clock={name!r} is not {presets}, nor a .csv or .json file of tiers")
+    path = Path(name)
     try:
-        return SpeedTable.from_rows(_rows(Path(name)), folder=Path(name).parent)
+        return SpeedTable.from_rows(_read_rows(path), folder=path.parent)
     except OSError as error:
         raise UserError(f"clock {name}: cannot be read: {error}") from error
     except ValueError as error:
-        raise UserError(f"clock {name}: {str(error).removeprefix('clock: ')}") from error
+        fault = str(error).removeprefix("clock: ")
+        raise UserError(f"clock {name}: {fault}") from error
 
 
-def _rows(path: Path) -> Iterable[Mapping[str, Any]]:
-    rows: Any = read_csv(path) if path.suffix == ".csv" else json.loads(path.read_text())
+def _read_rows(path: Path) -> Iterable[Mapping[str, Any]]:
+    rows: Any
+    if path.suffix == ".csv":
+        rows = read_csv(path)
+    else:
+        rows = json.loads(path.read_text())
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise UserError(f"a list of tiers is needed, each with some of: {', '.join(COLUMNS)}")
     return rows

@@ -1,7 +1,6 @@
 """Device tiers (section 5.1): which share of the clients can carry which width."""
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -40,13 +39,13 @@ class TieredDevices:
         if len(self.shares) != len(self.tiers):
             raise UserError(f"shares: {len(self.shares)} were given for {len(self.tiers)} tiers")
         if min(self.shares) < 0 or sum(self.shares) != 1:
-            raise UserError(
-                f"shares {', '.join(map(str, self.shares))} must not be negative and must add up to 1"
-            )
+            listed = ", ".join(map(str, self.shares))
+            raise UserError(f"shares {listed} must not be negative and must add up to 1")
 
     def ceiling(self, client_id: int, round_index: int) -> Width:
         """Return the ceiling of the client's tier."""
-        place = ShuffledRange(self.num_clients, derive_seed(self.seed, "tiers"))[client_id]
+        order = ShuffledRange(self.num_clients, derive_seed(self.seed, "tiers"))
+        place = order[client_id]
         for tier, end in zip(self.tiers, accumulate(self.shares), strict=True):
             if place < end * self.num_clients:
                 return tier
@@ -56,37 +55,41 @@ class TieredDevices:
 def drop_scale_shares(num_tiers: int, drop_scale: WidthLike = 1) -> tuple[Fraction, ...]:
     """Return the paper's shares: drop_scale / n for all tiers but the last, which has the rest.
 
-    >>> [str(s) for s in drop_scale_shares(5, "0.5")]
+    >>> [str(share) for share in drop_scale_shares(5, "0.5")]
     ['1/10', '1/10', '1/10', '1/10', '3/5']
     """
-    low = parse_width(drop_scale) / num_tiers
-    return (low,) * (num_tiers - 1) + (1 - (num_tiers - 1) * low,)
+    share = parse_width(drop_scale) / num_tiers
+    num_lower = num_tiers - 1
+    rest = 1 - num_lower * share
+    return (share,) * num_lower + (rest,)
 
 
 def uniform_tiers(
     k: int, num_clients: int, *, drop_scale: WidthLike = 1, seed: int = 0
 ) -> TieredDevices:
     """Return the tiers 1/k, 2/k, ..., 1 of the paper."""
-    return TieredDevices(
-        uniform_widths(k).widths, drop_scale_shares(k, drop_scale), num_clients, seed
-    )
+    tiers = uniform_widths(k).widths
+    return TieredDevices(tiers, drop_scale_shares(k, drop_scale), num_clients, seed)
 
 
 def shared_tiers(
     shares: Mapping[WidthLike, WidthLike], num_clients: int, *, seed: int = 0
 ) -> TieredDevices:
     """Return tiers of any ceilings and shares, such as {"1/4": "0.7", "1": "0.3"}."""
-    exact = sorted((parse_width(width), _share(width, share)) for width, share in shares.items())
-    return TieredDevices(tuple(w for w, _ in exact), tuple(s for _, s in exact), num_clients, seed)
+    pairs = []
+    for width, share in shares.items():
+        pairs.append((parse_width(width), _parse_share(width, share)))
+    pairs.sort()
+    tiers = tuple(width for width, _ in pairs)
+    return TieredDevices(tiers, tuple(share for _, share in pairs), num_clients, seed)
 
 
-def _share(width: WidthLike, share: WidthLike) -> Fraction:
+def _parse_share(width: WidthLike, share: WidthLike) -> Fraction:
     try:
         return parse_width(share)
     except ValueError:
-        raise UserError(
-            f"share {share!r} of width {width} is not a part of 1, such as '1/4', '0.25' or '25%'"
-        ) from None
+        fault = "is not a part of 1, such as '1/4', '0.25' or '25%'"
+        raise UserError(f"share {share!r} of width {width} {fault}") from None
 
 
 @dataclass(frozen=True)
@@ -106,68 +109,67 @@ class ListedDevices:
 
 
 def read_ceilings(path: str | Path, num_clients: int) -> ListedDevices:
-    """Read ceilings from a file: a JSON list or object, or a CSV with the columns client and ceiling."""
+    """Read ceilings from a file: a JSON list or object, or a CSV of client and ceiling."""
     path = Path(path)
+    ceilings = {}
     try:
-        found = [(int(client), parse_width(ceiling)) for client, ceiling in _rows(path)]
-        ceilings = dict(found)
-        if len(ceilings) < len(found):
-            twice = next(
-                client
-                for client, times in Counter(client for client, _ in found).items()
-                if times > 1
-            )
-            raise UserError(f"client {twice} is listed more than once")
+        for client_text, ceiling_text in _read_rows(path):
+            client = int(client_text)
+            ceiling = parse_width(ceiling_text)
+            if client in ceilings:
+                raise UserError(f"client {client} is listed more than once")
+            ceilings[client] = ceiling
     except OSError as error:
         raise UserError(f"ceilings {path}: cannot be read: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"ceilings {path}: {error}; allowed: a JSON list or object, or client,ceiling rows"
-        ) from error
+        allowed = "a JSON list or object, or client,ceiling rows"
+        raise UserError(f"ceilings {path}: {error}; allowed: {allowed}") from error
     missing = [client for client in range(num_clients) if client not in ceilings]
     if missing:
-        listed = f"{len(missing)} of {num_clients} clients have no ceiling, the first of them client {missing[0]}"
-        raise UserError(f"ceilings {path}: {listed}")
+        fault = f"{len(missing)} of {num_clients} clients have no ceiling"
+        raise UserError(f"ceilings {path}: {fault}, the first of them client {missing[0]}")
     return ListedDevices([ceilings[client] for client in range(num_clients)])
 
 
-def _rows(path: Path) -> list[tuple[Any, str]]:
+def _read_rows(path: Path) -> list[tuple[Any, str]]:
+    """Return pairs of a client and its ceiling."""
     if path.suffix == ".csv":
         return [(row["client"], row["ceiling"]) for row in read_csv(path)]
     text = path.read_text()
-    loaded = json.loads(
-        text, object_pairs_hook=list
-    )  # pairs, as a dictionary would hide a client listed twice
-    pairs = enumerate(loaded) if text.lstrip().startswith("[") else loaded
-    return [(client, str(ceiling)) for client, ceiling in pairs]
+    # An object is read as pairs, because a dictionary would hide a client that is listed twice.
+    content = json.loads(text, object_pairs_hook=list)
+    if text.lstrip().startswith("["):
+        content = enumerate(content)
+    return [(client, str(ceiling)) for client, ceiling in content]
 
 
 def parse_tiers(
     text: str, num_clients: int, *, drop_scale: Fraction = Fraction(1), seed: int = 0
 ) -> DevicePopulation:
-    """Return the devices that text means: uniform-k, shares such as 1/4:0.7,1:0.3, or a file of ceilings."""
-    if text.startswith("uniform-") and text[8:].isdigit():
-        return uniform_tiers(int(text[8:]), num_clients, drop_scale=drop_scale, seed=seed)
+    """Return the devices meant by uniform-k, shares such as 1/4:0.7,1:0.3, or a file name."""
+    kind, _, number = text.partition("-")
+    if kind == "uniform" and number.isdigit():
+        return uniform_tiers(int(number), num_clients, drop_scale=drop_scale, seed=seed)
     if drop_scale != 1:
         raise UserError(f"drop_scale={drop_scale} needs tiers=uniform-k, not {text!r}")
     if ":" in text:
-        pairs = (pair.partition(":") for pair in text.split(","))
-        return shared_tiers({width: share for width, _, share in pairs}, num_clients, seed=seed)
+        pairs = [pair.partition(":") for pair in text.split(",")]
+        shares: dict[WidthLike, WidthLike] = {width: share for width, _, share in pairs}
+        return shared_tiers(shares, num_clients, seed=seed)
     if text.endswith((".json", ".csv")):
         return read_ceilings(text, num_clients)
-    raise UserError(
-        f"tiers={text!r} is not uniform-k, shares such as 1/4:0.7,1:0.3 or a .json or .csv file of ceilings"
-    )
+    allowed = "uniform-k, shares such as 1/4:0.7,1:0.3 or a .json or .csv file of ceilings"
+    raise UserError(f"tiers={text!r} is not {allowed}")
 
 
 @dataclass(frozen=True)
 class VaryingDevices:
-    """Devices whose ceiling follows a function of (client, round, usual ceiling): transient load."""
+    """Devices whose ceiling is a function of (client, round, usual ceiling): transient load."""
 
     usual: DevicePopulation
-    function: Callable[[int, int, Width], WidthLike]
+    ceiling_function: Callable[[int, int, Width], WidthLike]
     lowered_ceilings: tuple[Width, ...] = ()
-    """Ceilings that it may lower to, as far as they are known beforehand."""
+    """Ceilings that the function may lower to, as far as they are known beforehand."""
 
     @property
     def tiers(self) -> tuple[Width, ...]:
@@ -176,23 +178,29 @@ class VaryingDevices:
 
     def ceiling(self, client_id: int, round_index: int) -> Width:
         """Return the ceiling of this round."""
-        return parse_width(
-            self.function(client_id, round_index, self.usual.ceiling(client_id, round_index))
-        )
+        usual_ceiling = self.usual.ceiling(client_id, round_index)
+        ceiling = self.ceiling_function(client_id, round_index, usual_ceiling)
+        return parse_width(ceiling)
 
 
 def usual_devices(devices: DevicePopulation) -> DevicePopulation:
     """Return the devices without transient load."""
-    return usual_devices(devices.usual) if isinstance(devices, VaryingDevices) else devices
+    while isinstance(devices, VaryingDevices):
+        devices = devices.usual
+    return devices
 
 
 def busy_devices(devices: DevicePopulation, share: WidthLike, *, seed: int = 0) -> VaryingDevices:
-    """Return the same devices where each round a random share of them is one tier weaker than usual."""
-    chance, tiers = parse_width(share), devices.tiers
+    """Return devices of which, each round, a random share is one tier weaker than usual."""
+    busy_share = parse_width(share)
+    tiers = devices.tiers
 
-    def lowered(client_id: int, round_index: int, usual: Width) -> Width:
-        below = [tier for tier in tiers if tier < usual]
-        loaded = Fraction(derive_seed(seed, "busy", round_index, client_id), 1 << 63) < chance
-        return below[-1] if loaded and below else usual
+    def lower_ceiling(client_id: int, round_index: int, usual: Width) -> Width:
+        draw = derive_seed(seed, "busy", round_index, client_id)
+        is_busy = Fraction(draw, 1 << 63) < busy_share
+        lower_tiers = [tier for tier in tiers if tier < usual]
+        if is_busy and lower_tiers:
+            return lower_tiers[-1]
+        return usual
 
-    return VaryingDevices(devices, lowered)
+    return VaryingDevices(devices, lower_ceiling)

@@ -3,7 +3,7 @@
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,22 +22,28 @@ class CatalogEntry:
     freeze: tuple[str, ...] = ()
 
 
-def _resnet18() -> CatalogEntry:
-    return CatalogEntry(cifar_resnet18(), (torch.randn(2, 3, 32, 32),))
+def _resnet_entry() -> CatalogEntry:
+    model = cifar_resnet18()
+    images = torch.randn(2, 3, 32, 32)
+    return CatalogEntry(model, (images,))
 
 
-def _cnn() -> CatalogEntry:
-    return CatalogEntry(femnist_cnn(), (torch.randn(2, 1, 28, 28),))
+def _cnn_entry() -> CatalogEntry:
+    model = femnist_cnn()
+    images = torch.randn(2, 1, 28, 28)
+    return CatalogEntry(model, (images,))
 
 
-def _rnn() -> CatalogEntry:
-    return CatalogEntry(shakespeare_rnn(), (torch.randint(0, 90, (2, 1)),), freeze=("embedding",))
+def _rnn_entry() -> CatalogEntry:
+    model = shakespeare_rnn()
+    characters = torch.randint(0, 90, (2, 1))
+    return CatalogEntry(model, (characters,), freeze=("embedding",))
 
 
 PAPER_MODELS: dict[str, Callable[[], CatalogEntry]] = {
-    "resnet18": _resnet18,
-    "cnn": _cnn,
-    "rnn": _rnn,
+    "resnet18": _resnet_entry,
+    "cnn": _cnn_entry,
+    "rnn": _rnn_entry,
 }
 
 
@@ -49,47 +55,52 @@ def find_model(name: str, shape: str | None = None) -> CatalogEntry:
     """
     if name in PAPER_MODELS:
         entry = PAPER_MODELS[name]()
-        return (
-            entry
-            if shape is None
-            else CatalogEntry(
-                entry.model, (example_inputs(shape, entry.inputs[0].dtype),), entry.freeze
-            )
-        )
+        if shape is None:
+            return entry
+        inputs = example_inputs(shape, entry.inputs[0].dtype)
+        return replace(entry, inputs=(inputs,))
     module, colon, function = name.partition(":")
     if not colon:
-        raise UserError(
-            f"model {name!r} is neither one of {', '.join(PAPER_MODELS)} nor of the form module:function"
-        )
-    return make_entry(_import(module, function, name)(), name, shape)
+        listed = ", ".join(PAPER_MODELS)
+        fault = f"is neither one of {listed} nor of the form module:function"
+        raise UserError(f"model {name!r} {fault}")
+    make_model = _import_function(module, function, name)
+    return make_entry(make_model(), name, shape)
 
 
 def make_entry(made: Any, name: str, shape: str | None = None) -> CatalogEntry:
-    """Return what a user's function made, a module or a pair (module, example inputs), as an entry."""
-    model, inputs = made if isinstance(made, tuple) else (made, None)
+    """Return the result of a user's function as an entry.
+
+    That is a module or a pair (module, example inputs).
+    """
+    model = made
+    inputs = None
+    if isinstance(made, tuple):
+        model, inputs = made
     if not isinstance(model, nn.Module):
-        raise UserError(
-            f"model {name!r}: the function returned {type(model).__name__}, not a torch module"
-        )
+        kind = type(model).__name__
+        raise UserError(f"model {name!r}: the function returned {kind}, not a torch module")
     if shape is not None:
         inputs = example_inputs(shape)
     if inputs is None:
-        raise UserError(
-            f"model {name!r}: give --input SHAPE, or return a pair (model, example inputs)"
-        )
-    return CatalogEntry(model, (inputs,) if isinstance(inputs, Tensor) else tuple(inputs))
+        fault = f"is needed for the model {name!r}, which comes without example inputs"
+        hint = "give a shape such as 2x3x32x32, or return a pair (model, example inputs)"
+        raise UserError(f"{fault}: {hint}", field="input")
+    if isinstance(inputs, Tensor):
+        return CatalogEntry(model, (inputs,))
+    return CatalogEntry(model, tuple(inputs))
 
 
-def _import(module: str, function: str, name: str) -> Callable[[], Any]:
+def _import_function(module: str, function: str, name: str) -> Callable[[], Any]:
     sys.path.insert(0, "")  # the user's own file in the current folder
     try:
-        found = getattr(importlib.import_module(module), function)
+        result = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise UserError(f"model {name!r}: {error}") from error
     finally:
         sys.path.remove("")
-    assert callable(found)
-    return found
+    assert callable(result)
+    return result
 
 
 def example_inputs(shape: str, dtype: torch.dtype | None = None) -> Tensor:
@@ -98,18 +109,17 @@ def example_inputs(shape: str, dtype: torch.dtype | None = None) -> Tensor:
     >>> example_inputs("2x80:int64").dtype
     torch.int64
     """
-    sizes, colon, kind = shape.partition(":")
-    chosen = getattr(torch, kind, None) if colon else dtype or torch.get_default_dtype()
+    sizes_text, colon, type_name = shape.partition(":")
+    chosen_type: Any = dtype or torch.get_default_dtype()
+    if colon:
+        chosen_type = getattr(torch, type_name, None)
     try:
-        numbers = [int(n) for n in sizes.lower().split("x")]
+        sizes = [int(size) for size in sizes_text.lower().split("x")]
     except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1 or not isinstance(chosen, torch.dtype):
-        raise UserError(
-            f"input {shape!r} is not a shape such as 2x3x32x32, or with its type 2x80:int64"
-        )
-    return (
-        torch.randn(numbers, dtype=chosen)
-        if chosen.is_floating_point
-        else torch.zeros(numbers, dtype=chosen)
-    )
+        sizes = []
+    if not sizes or min(sizes) < 1 or not isinstance(chosen_type, torch.dtype):
+        allowed = "a shape such as 2x3x32x32, or with its type 2x80:int64"
+        raise UserError(f"input {shape!r} is not {allowed}")
+    if chosen_type.is_floating_point:
+        return torch.randn(sizes, dtype=chosen_type)
+    return torch.zeros(sizes, dtype=chosen_type)

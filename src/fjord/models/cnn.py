@@ -4,7 +4,7 @@ from torch import nn
 
 
 def femnist_cnn(num_classes: int = 62) -> nn.Module:
-    """Return two 5x5 convolutions with 10 and 20 filters, each pooled 2x2, and a dense output layer."""
+    """Return two 5x5 convolutions (10 and 20 filters), each pooled 2x2, and a dense output."""
     return nn.Sequential(
         nn.Conv2d(1, 10, 5),
         nn.ReLU(),

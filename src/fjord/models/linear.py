@@ -7,12 +7,17 @@ from torch import nn
 def two_layer_linear(
     inputs: int, outputs: int, generator: torch.Generator | None = None
 ) -> nn.Module:
-    """Return two linear layers without bias or activation and min(inputs, outputs) hidden units, drawn normal."""
+    """Return two linear layers without bias or activation, with normally distributed weights.
+
+    There are min(inputs, outputs) hidden units.
+    """
     hidden = min(inputs, outputs)
-    net = nn.Sequential(
-        nn.Linear(inputs, hidden, bias=False), nn.Linear(hidden, outputs, bias=False)
+    model = nn.Sequential(
+        nn.Linear(inputs, hidden, bias=False),
+        nn.Linear(hidden, outputs, bias=False),
     )
     with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    return net
+        for parameter in model.parameters():
+            weights = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(weights)
+    return model

@@ -16,13 +16,16 @@ class BasicBlock(nn.Module):
         self.shortcut = nn.Sequential()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+                nn.BatchNorm2d(outputs),
             )
 
     def forward(self, x_bchw: Tensor) -> Tensor:
         """Add the block's change to its input."""
-        y_bchw = F.relu(self.bn1(self.conv1(x_bchw)))
-        return F.relu(self.bn2(self.conv2(y_bchw)) + self.shortcut(x_bchw))
+        y_bchw = self.bn1(self.conv1(x_bchw))
+        y_bchw = F.relu(y_bchw)
+        y_bchw = self.bn2(self.conv2(y_bchw))
+        return F.relu(y_bchw + self.shortcut(x_bchw))
 
 
 class ResNet(nn.Module):
@@ -40,9 +43,14 @@ class ResNet(nn.Module):
 
     def forward(self, x_bchw: Tensor) -> Tensor:
         """Return class scores for images of any size (the paper crops 24x24)."""
-        y_bchw = F.relu(self.bn1(self.conv1(x_bchw)))
-        y_bchw = self.layer4(self.layer3(self.layer2(self.layer1(y_bchw))))
-        scores: Tensor = self.linear(F.adaptive_avg_pool2d(y_bchw, 1).flatten(1))
+        y_bchw = self.bn1(self.conv1(x_bchw))
+        y_bchw = F.relu(y_bchw)
+        y_bchw = self.layer1(y_bchw)
+        y_bchw = self.layer2(y_bchw)
+        y_bchw = self.layer3(y_bchw)
+        y_bchw = self.layer4(y_bchw)
+        features_bc = F.adaptive_avg_pool2d(y_bchw, 1).flatten(1)
+        scores: Tensor = self.linear(features_bc)
         return scores
 
 

@@ -14,11 +14,12 @@ class CharacterRNN(nn.Module):
 
     def forward(self, x_bt: Tensor) -> Tensor:
         """Return scores (batch, time, vocabulary)."""
-        states, _ = self.lstm(self.embedding(x_bt))
-        scores: Tensor = self.output(states)
+        embedded_bte = self.embedding(x_bt)
+        states_bth, _ = self.lstm(embedded_bte)
+        scores: Tensor = self.output(states_bth)
         return scores
 
 
 def shakespeare_rnn(vocabulary: int = 90) -> nn.Module:
-    """Return the paper's character model; Ordered Dropout is not applied to the embedding (freeze it)."""
+    """Return the paper's character model; freeze its embedding, which the paper keeps whole."""
     return CharacterRNN(vocabulary, 8, 128)

@@ -113,12 +113,12 @@ def _measured(
         device, mine = _device(make, order, context), context.node_config.get("client-id")
         if "examples" not in limits and type(mine) is int:
             limits = {**limits, "examples": len(device.trainer.data.examples(mine)[0])}
-        budget = Budget.parse(limits, "")
+        budget = Budget.parse(limits)
         profile = device.profile(budget.examples)
         ceiling = min(
             profile.widest_fit(budget), parse_width(str(context.node_config.get("ceiling", 1)))
         )
-        told = json.dumps({**profile.to_json(), **profile.fit_summary(budget)})
+        told = json.dumps(profile.to_json(budget))
         known = ConfigRecord({"asked": asked, "ceiling": str(ceiling), "profile": told})
         context.state.config_records["fjord-profile"] = known
     return ConfigRecord({"ceiling": known["ceiling"], "profile": known["profile"]})

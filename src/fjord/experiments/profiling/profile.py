@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fjord.core.errors import UserError
 from fjord.core.width import Width, WidthLike, WidthSpace, parse_width
-from fjord.devices.profile import DeviceProfile, Source, WidthCost
+from fjord.devices.profile import CostSource, DeviceProfile, WidthCost
 from fjord.elastic.model import ElasticModel
 from fjord.experiments.experiment import Experiment
 from fjord.experiments.profiling.measure import StepMeasurement, TrainingBench, gather_examples
@@ -213,7 +213,7 @@ class _CeilingSurvey:
             note=self.failed.get(width, ""),
         )
 
-    def _time_source(self, width: Width) -> Source:
+    def _time_source(self, width: Width) -> CostSource:
         if width in self.failed:
             return "failed"
         if width in self.measured:
@@ -232,7 +232,7 @@ class _CeilingSurvey:
             return 0.0, setup
         return shape.mean(predict_steps(shape, known)), setup
 
-    def _memory(self, width: Width) -> tuple[int, Source]:
+    def _memory(self, width: Width) -> tuple[int, CostSource]:
         """Return the memory of a ceiling, and whether it was measured."""
         known: dict[Width, tuple[WorkloadShape, int]] = {}
         for other, measured in self.measured.items():
