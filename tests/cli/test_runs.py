@@ -35,7 +35,7 @@ def net():
 def data(seed):
     x = torch.randn(120, 6)
     y, clients = x[:, :3].argmax(1), torch.arange(120) % 8
-    return fjord.partition((x[:80], y[:80]), clients[:80], (x[80:], y[80:]), clients[80:])
+    return fjord.partition_tensors((x[:80], y[:80]), clients[:80], (x[80:], y[80:]), clients[80:])
 
 
 def recipe():

@@ -1,4 +1,4 @@
-"""Decoded data: written once, mapped, checked, and safe against other processes and against being killed."""
+"""Decoded data: written once, mapped, checked, and safe against other and killed processes."""
 
 import os
 import resource

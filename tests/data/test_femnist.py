@@ -1,4 +1,4 @@
-"""FEMNIST on small folders: writers are clients, a tenth is held out, and LEAF's JSON is read as the hub's table."""
+"""FEMNIST on small folders: writers are clients, a tenth is held out, LEAF's JSON is read too."""
 
 import json
 from functools import partial

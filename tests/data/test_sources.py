@@ -23,7 +23,10 @@ def test_where_data_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("FJORD_DATA", str(tmp_path))
     assert find_source("given", "cifar10", "owner/name") == "given"
     assert find_source(None, "cifar10", "owner/name") == str(tmp_path / "cifar10")
-    held = r"/femnist: there is no such folder; .* holds cifar10 \(recipe cifar10\), femnist_digits \(recipe femnist-dig"
+    held = (
+        r"/femnist: there is no such folder; .* holds cifar10 \(recipe cifar10\), "
+        r"femnist_digits \(recipe femnist-dig"
+    )
     with pytest.raises(ValueError, match=held):
         femnist.load()
     monkeypatch.setenv("FJORD_DATA", str(tmp_path / "nowhere"))

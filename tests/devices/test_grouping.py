@@ -1,17 +1,15 @@
 """Tiers from a fleet: measured profiles or a table of devices become ceilings."""
 
 import json
-import re
 import sys
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from profiles import made
+from profiles import made, written
 
 import fjord
 from fjord.cli import main
@@ -44,11 +42,6 @@ def test_the_ceilings_waste_the_least_width_of_all_that_shut_nobody_out(carried,
 def fleet(*speeds):
     """Devices that take 1/speed seconds for a step at full width."""
     return [made(f"d{i}", step=1 / speed) for i, speed in enumerate(speeds)]
-
-
-def written(tmp_path, profiles, name="fleet.json"):
-    (tmp_path / name).write_text(json.dumps([p.to_json() for p in profiles]))
-    return tmp_path / name
 
 
 def test_measured_profiles_become_tiers_that_a_run_reads(tmp_path):
@@ -106,57 +99,6 @@ def test_a_table_of_devices_is_reckoned_from_one_profile(tmp_path):
     }
 
 
-def test_speed_in_multiply_accumulates_needs_no_other_speed(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps([{"name": "chip", "macs_per_second": 50}]))
-    (tmp_path / "a.csv").write_text(
-        "name,macs_per_second\nchip,0.05k\n", encoding="utf-8-sig"
-    )  # as spreadsheets do
-    for name in ("a.json", "a.csv"):
-        (machine,) = read_fleet_table([tmp_path / name], made(step=1.0, setup=1.0, macs=100))
-        cost = machine.profile.find_cost(Fraction(1), False)
-        assert (machine.name, cost.step_seconds, cost.setup_seconds, cost.time) == (
-            "chip",
-            2.0,
-            2.0,
-            "predicted",
-        )
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("name,speed\na,fast\n", "fleet.csv: a: speed='fast' must be a number above 0"),
-        ("name,speed\na,0\n", "speed='0' must be a number above 0"),
-        ("name,speed,macs_per_second\na,1,2\n", "a: give either speed"),
-        ("name,memory\na,1GB\n", "a: give either speed"),
-        ("name,colour\na,red\n", "column 'colour' is unknown; the columns are name, count, speed"),
-        ("name,speed,memory\na,1,much\n", "a: memory=much is not a number with a unit"),
-        ("name,speed,count\na,1,-2\n", "a: count='-2' must be a whole number"),
-        ("name,speed\na,1\na,1\n", "device a is listed more than once"),
-        ("name,speed\n", "there is no device"),
-    ],
-)
-def test_a_bad_table_is_one_error(tmp_path, text, says):
-    (tmp_path / "fleet.csv").write_text(text)
-    with pytest.raises(ValueError, match=re.escape(says)):
-        group_devices(read_fleet_table([tmp_path / "fleet.csv"], made()), Budget(), 5)
-
-
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        ({"model": "other"}, "other at .* in batches of 10"),
-        ({"batch_size": 7}, "net at .* in batches of 7"),
-    ],
-)
-def test_profiles_of_different_models_or_batches_are_not_mixed(other, said, tmp_path):
-    path = written(tmp_path, [made("a"), replace(made("b"), **other)])
-    with pytest.raises(
-        ValueError, match=f"device b: was measured with {said}, the first with net at .* of 10"
-    ):
-        read_fleet_table([path])
-
-
 def test_where_no_device_can_take_part_the_nearest_says_what_it_needs(tmp_path):
     machines = read_fleet_table([written(tmp_path, fleet(1, 4))])
     with pytest.raises(
@@ -169,7 +111,10 @@ def test_where_no_device_can_take_part_the_nearest_says_what_it_needs(tmp_path):
 def test_devices_with_too_little_memory_of_their_own_are_not_told_to_get_a_larger_budget(tmp_path):
     (tmp_path / "fleet.csv").write_text("name,speed,memory\na,1,100kB\nb,0.5,150kB\n")
     machines = read_fleet_table([tmp_path / "fleet.csv"], made(memory=1_000_000))
-    says = "a, the nearest, has 100kB of memory, and the smallest width 1/5 needs 200kB: no budget would be enough"
+    says = (
+        "a, the nearest, has 100kB of memory, and the smallest width 1/5 needs 200kB: "
+        "no budget would be enough"
+    )
     with pytest.raises(ValueError, match=says):
         group_devices(machines, Budget(), 3)
     (tmp_path / "fleet.csv").write_text("name,speed,memory\na,1,100kB\nb,0.5,1GB\n")

@@ -1,4 +1,4 @@
-"""Tables of the simulated clock: from files, presets and profiles, and refused where they are wrong."""
+"""Tables of the simulated clock: from files and presets, and refused where they are wrong."""
 
 import json
 import math
@@ -7,15 +7,14 @@ import re
 import pytest
 from clocks import ROWS, run
 
-from fjord.core.width import Width
 from fjord.devices.speed_table import PRESETS, SpeedTable, find_speed_table
-from fjord.devices.speeds import ClientWorkload, TierSpeed
 
 
 def test_a_table_reads_the_same_from_csv_json_and_python(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(ROWS))
     (tmp_path / "a.csv").write_text(
-        "ceiling,macs_per_second,seconds_per_step,down,up,latency\n1/5,1e4,,1kB/s,500B/s,100ms\n3/5,30k,,4kB/s,2kB/s,50ms\n"
+        "ceiling,macs_per_second,seconds_per_step,down,up,latency\n"
+        "1/5,1e4,,1kB/s,500B/s,100ms\n3/5,30k,,4kB/s,2kB/s,50ms\n"
     )
     assert (
         find_speed_table(str(tmp_path / "a.json"))
@@ -38,33 +37,6 @@ def test_a_table_reads_the_same_from_csv_json_and_python(tmp_path):
         125_000,
         2e9,
     )
-
-
-def test_a_profile_of_a_device_gives_its_seconds(tmp_path):
-    both = [
-        {"width": w, "kd": kd, "step_seconds": s * (2 if kd else 1), "setup_seconds": 0.5}
-        for w, s in (("1/5", 0.1), ("1", 0.4))
-        for kd in (True, False)
-    ]
-    (tmp_path / "phone.json").write_text(json.dumps({"fjord_profile": 1, "costs": both}))
-    row = {"ceiling": "1/5", "profile": "phone.json", "down": "1MB/s", "up": "1MB/s"}
-    (tmp_path / "t.json").write_text(json.dumps([row | {"kd": True}]))
-    pace = find_speed_table(str(tmp_path / "t.json")).tier_speeds[0]
-    assert pace.training_seconds(ClientWorkload(0, 0, 10, 0, Width(1))) == pytest.approx(
-        10 * 0.8 + 0.5
-    )
-    for kd, said in (
-        (None, "both, with distillation and without"),
-        ("maybe", "no step with kd=maybe"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            TierSpeed.from_row(row | {"kd": kd}, tmp_path)
-    failed = [cost | {"time": "failed", "step_seconds": 0.0} for cost in both]
-    (tmp_path / "weak.json").write_text(json.dumps({"fjord_profile": 1, "costs": failed}))
-    with pytest.raises(ValueError, match=r"weak\.json: no width could be trained on that device"):
-        TierSpeed.from_row(row | {"profile": "weak.json", "kd": "true"}, tmp_path)
-    with pytest.raises(ValueError, match=r"nothing\.json: is not a profile in JSON"):
-        TierSpeed.from_row(row | {"profile": "nothing.json"}, tmp_path)
 
 
 WRONG = [
@@ -119,7 +91,8 @@ def test_a_bad_table_is_refused_with_its_file_in_words(tmp_path, table, said):
                     [{"ceiling": "1/5", "seconds_per_step": "1s", "down": "1MB/s", "up": "1MB/s"}]
                 )
             },
-            "tier 1/5 has the seconds of a step at width 1/5, and its clients train the units of width 1/2",
+            "tier 1/5 has the seconds of a step at width 1/5, "
+            "and its clients train the units of width 1/2",
         ),
     ],
 )

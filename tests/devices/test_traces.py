@@ -1,4 +1,4 @@
-"""Traces of load: files that lower ceilings in their rounds, and bad ones are named by file and line."""
+"""Traces of load: files that lower ceilings in their rounds; bad ones are named by line."""
 
 import json
 import re
@@ -18,7 +18,10 @@ from fjord.experiments.runner import run_experiment
 
 
 def test_a_trace_lowers_ceilings_in_its_rounds_only(tmp_path: Path) -> None:
-    rows = "client, round, from-round, to-round, ceiling\n0,2,,,2/5\n1,,1,3,0.6\n1,,3,,1/5\n*,5,,,80%\n2,0,,,1\n"
+    rows = (
+        "client, round, from-round, to-round, ceiling\n"
+        "0,2,,,2/5\n1,,1,3,0.6\n1,,3,,1/5\n*,5,,,80%\n2,0,,,1\n"
+    )
     as_json = [
         {"client": 0, "round": 2, "ceiling": "2/5"},
         {"client": 1, "from-round": 1, "to-round": 3, "ceiling": 0.6},
@@ -67,7 +70,8 @@ BAD_TRACES = {
     ],
     "a.json": [
         (
-            '[\n{"client": 0, "round": 1, "ceiling": "1"},\n{"client": 3, "round": 1, "ceiling": "1"}\n]',
+            '[\n{"client": 0, "round": 1, "ceiling": "1"},\n'
+            '{"client": 3, "round": 1, "ceiling": "1"}\n]',
             r"line 3: there",
         ),
         ('[{"client": 0, "round": 1.0, "ceiling": "1"}]', r"line 1: round 1.0"),

@@ -204,7 +204,7 @@ def make(client):
 
 
 def recipe():
-    test = fjord.TestSet(torch.randn(4, 6), torch.zeros(4, dtype=torch.int64), torch.arange(4))
+    test = TestSet(torch.randn(4, 6), torch.zeros(4, dtype=torch.int64), torch.arange(4))
     return fjord.Experiment(
         name="broken", model=lambda: nn.Sequential(nn.Linear(6, 10), nn.Linear(10, 3)),
         data=lambda seed: fjord.GeneratedData(3, make, test), cohort_size=3, num_rounds=2,

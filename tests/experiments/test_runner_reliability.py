@@ -38,7 +38,8 @@ def make(client):
 
 def data(seed):
     x, y = make(99)
-    return fjord.GeneratedData(6, make, fjord.TestSet(x, y, torch.arange(len(x)) % 6), cache_size=0)
+    test = fjord.data.federated.TestSet(x, y, torch.arange(len(x)) % 6)
+    return fjord.GeneratedData(6, make, test, cache_size=0)
 
 
 def net():

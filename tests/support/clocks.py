@@ -21,14 +21,12 @@ def net():
 
 
 def population(seed, sizes=SIZES):
-    x, clients = (
-        torch.randn(sum(sizes) + 40, 6),
-        torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)),
-    )
-    y, n = x[:, :3].argmax(1), sum(sizes)
-    return fjord.partition_tensors(
-        (x[:n], y[:n]), clients, (x[n:], y[n:]), torch.arange(40) % len(sizes)
-    )
+    n = sum(sizes)
+    x = torch.randn(n + 40, 6)
+    y = x[:, :3].argmax(1)
+    clients = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    test_clients = torch.arange(40) % len(sizes)
+    return fjord.partition_tensors((x[:n], y[:n]), clients, (x[n:], y[n:]), test_clients)
 
 
 def experiment(**changed):
@@ -56,9 +54,8 @@ def run(path, **changed):
 
 
 def without(rows, *names):
-    return [
-        {key: value for key, value in row.items() if key not in ("seconds", *names)} for row in rows
-    ]
+    hidden = ("seconds", *names)
+    return [{key: row[key] for key in row if key not in hidden} for row in rows]
 
 
 def weights(folder):

@@ -1,4 +1,4 @@
-"""What tests of exported files share: models with weights of their own, a file of a user, and commands."""
+"""What tests of exported files share: models with random weights, a user's file, and commands."""
 
 import contextlib
 import importlib.util
@@ -28,7 +28,9 @@ from torch import nn
 import fjord
 
 def net():
-    return nn.Sequential(nn.Flatten(), nn.Linear(16, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 4))
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 10), nn.BatchNorm1d(10), nn.ReLU(), nn.Linear(10, 4)
+    )
 
 def data(seed):
     x, y = torch.randn(60, 1, 4, 4), torch.arange(60) % 4
@@ -36,7 +38,13 @@ def data(seed):
 
 def recipe():
     return fjord.Experiment(
-        name="mine", model=net, data=data, num_rounds=1, cohort_size=3, tiers="uniform-2", widths=["1/2", "1"]
+        name="mine",
+        model=net,
+        data=data,
+        num_rounds=1,
+        cohort_size=3,
+        tiers="uniform-2",
+        widths=["1/2", "1"],
     )
 
 def odd():

@@ -1,4 +1,4 @@
-"""Tiny federations, and slow, literal federated learning on them, written from the papers' equations."""
+"""Tiny federations, and slow, literal federated learning from the papers' equations."""
 
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -56,7 +56,7 @@ def assert_identical(found: State, expected: State) -> None:
     assert not wrong, f"changed: {wrong}"
 
 
-# ------------------------------------------------------------------------------------------ tiny federations
+# --------------------------------------------------------------------------------- tiny federations
 
 
 class Serial:
@@ -187,7 +187,7 @@ def sampled_widths(
     return [space.sample(rng) for _ in range(steps)]
 
 
-# ------------------------------------------------------------------------------- Algorithm 1, taken literally
+# --------------------------------------------------------------------- Algorithm 1, taken literally
 
 
 def trained_literally(

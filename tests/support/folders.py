@@ -1,4 +1,4 @@
-"""Small folders of the layouts that datasets come in, where real ones are, and what is read from them."""
+"""Small folders of the layouts that datasets come in, and where the real ones are."""
 
 import os
 from pathlib import Path
@@ -29,16 +29,21 @@ def write(
 ) -> Path:
     """Write a split as hubs do, a parquet file with images in it."""
     folder.mkdir(exist_ok=True)
-    kinds = {
-        name: FEATURES.get(name) or datasets.Value(kind(values)) for name, values in columns.items()
-    }
-    images = {
-        n: [Image.fromarray(i) if isinstance(i, np.ndarray) else i for i in columns[n]]
-        for n in columns.keys() & FEATURES
-    }
-    table = datasets.Dataset.from_dict({**columns, **images}, features=datasets.Features(kinds))
+    features = {}
+    cells = {}
+    for name, values in columns.items():
+        features[name] = FEATURES.get(name) or datasets.Value(kind(values))
+        cells[name] = values
+        if name in FEATURES:
+            cells[name] = [as_image(value) for value in values]
+    table = datasets.Dataset.from_dict(cells, features=datasets.Features(features))
     table.to_parquet(folder / f"{split}-{part}.parquet")
     return folder
+
+
+def as_image(value: object) -> object:
+    """Return an array as an image; what is not an array stays as it is."""
+    return Image.fromarray(value) if isinstance(value, np.ndarray) else value
 
 
 def kind(values: list) -> str:
@@ -69,13 +74,13 @@ def small_femnist(folder: Path, split: str = "train", **changed: list) -> Path:
 def own_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    real = "decoded" in request.fixturenames
-    monkeypatch.setenv(
-        "FJORD_CACHE", str(request.getfixturevalue("decoded") if real else tmp_path / "cache")
-    )
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    if not real:
+    cache = tmp_path / "cache"
+    if "decoded" in request.fixturenames:
+        cache = request.getfixturevalue("decoded")
+    else:
         monkeypatch.delenv("FJORD_DATA", raising=False)
+    monkeypatch.setenv("FJORD_CACHE", str(cache))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
 
 
 def pixels(data: PartitionedData, client: int) -> list[bytes]:
@@ -83,4 +88,12 @@ def pixels(data: PartitionedData, client: int) -> list[bytes]:
 
 
 def as_bytes(image: np.ndarray) -> bytes:
-    return (image if image.ndim == 2 else image.transpose(2, 0, 1)).tobytes()
+    if image.ndim == 3:
+        image = image.transpose(2, 0, 1)
+    return image.tobytes()
+
+
+def moved_over(line: str) -> list[tuple[str, str]]:
+    """Return the windows that LEAF makes of a line."""
+    padded = " " * 80 + line
+    return [(padded[i : i + 80], padded[i + 80]) for i in range(len(line))]

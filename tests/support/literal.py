@@ -25,12 +25,15 @@ def _kl(teacher: Tensor, student: Tensor) -> Tensor:
 
 
 class LiteralClient:
-    """A client's full-size copy of the weights, of which it trains one submodel after another by hand."""
+    """A client's full-size copy of the weights, whose submodels are trained by hand."""
 
     def __init__(
         self, net: nn.Module, model: ElasticModel, state: State, lr: float, momentum: float = 0.0
     ) -> None:
-        self.net, self.model, self.lr, self.momentum = net, copy.deepcopy(model), lr, momentum
+        self.net = net
+        self.model = copy.deepcopy(model)
+        self.lr = lr
+        self.momentum = momentum
         self.state = {key: t.clone() for key, t in state.items()}
         self.sent = {key: t.clone() for key, t in state.items()}
         self.velocity = {
@@ -96,7 +99,7 @@ class LiteralClient:
         return float(loss.detach())
 
 
-# --------------------------------------------------------- full width: plain torch, one function per paper
+# -------------------------------------------------- full width: plain torch, one function per paper
 
 
 def plain_sgd(
@@ -109,7 +112,10 @@ def plain_sgd(
     prox: float = 0.0,
     correction: State | None = None,
 ) -> State:
-    """Train a plain net: gradient, plus mu (w - w_t) (FedProx), plus c - c_i (SCAFFOLD), with heavy-ball momentum."""
+    """Train a plain net: gradient, plus mu (w - w_t) (FedProx), plus c - c_i (SCAFFOLD).
+
+    The momentum is the heavy-ball one.
+    """
     weights = {key: t.clone().requires_grad_(t.is_floating_point()) for key, t in state.items()}
     velocity = {key: torch.zeros_like(t) for key, t in state.items()}
     for inputs, target in data:

@@ -1,5 +1,6 @@
-"""Profiles made up for tests, with numbers that can be reckoned by hand; a small model; quick measurements."""
+"""Profiles for tests, with numbers easy to compute by hand; a small model; quick measurements."""
 
+import json
 from fractions import Fraction
 
 import pytest
@@ -27,12 +28,24 @@ def cost(width, kd=False, *, step=1.0, setup=0.0, memory=1_000_000, size=1000, m
 
 def made(device="phone", kinds=(False,), batch_size=10, epochs=1, **numbers):
     """A profile at widths 1/5 to 1."""
-    costs = tuple(cost(width, kd, **numbers) for kd in kinds for width in uniform_widths(5).widths)
-    return DeviceProfile(device, "net", "fjord", batch_size, epochs, 0, costs)
+    costs = []
+    for kd in kinds:
+        for width in uniform_widths(5).widths:
+            costs.append(cost(width, kd, **numbers))
+    return DeviceProfile(device, "net", "fjord", batch_size, epochs, 0, tuple(costs))
+
+
+def written(tmp_path, profiles, name="fleet.json"):
+    """Write profiles to one file, and return its path."""
+    path = tmp_path / name
+    path.write_text(json.dumps([profile.to_json() for profile in profiles]))
+    return path
 
 
 def mlp(hidden=40, depth=2):
-    layers = [layer for _ in range(depth - 1) for layer in (nn.Linear(hidden, hidden), nn.ReLU())]
+    layers = []
+    for _ in range(depth - 1):
+        layers += [nn.Linear(hidden, hidden), nn.ReLU()]
     return nn.Sequential(nn.Linear(12, hidden), nn.ReLU(), *layers, nn.Linear(hidden, 3))
 
 

@@ -19,9 +19,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 import fjord
+from fjord.core.width import parse_width
+from fjord.federated.methods import find_method
 
 CLIENT = 0
-PLAIN = fjord.find_method("fjord-kd")
+PLAIN = find_method("fjord-kd")
 
 
 def make(client):
@@ -34,20 +36,23 @@ def make(client):
 
 def data(seed):
     x, y = make(6)
-    return fjord.GeneratedData(6, make, fjord.TestSet(x, y, torch.arange(len(x)) % 6), cache_size=0)
+    test = fjord.data.federated.TestSet(x, y, torch.arange(len(x)) % 6)
+    return fjord.GeneratedData(6, make, test, cache_size=0)
 
 
 def scarce(logits_at, target, width, widest):
-    if CLIENT in (1, 4) and widest > fjord.parse_width("2/5"):
+    if CLIENT in (1, 4) and widest > parse_width("2/5"):
         PLAIN.objective(logits_at, target, width, widest).backward()
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 7 bytes")
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 7 bytes")
     return PLAIN.objective(logits_at, target, width, widest)
 
 
 class Wide(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.norm, self.head = nn.Linear(12, 600), nn.BatchNorm1d(40), nn.Linear(600, 2)
+        self.first = nn.Linear(12, 600)
+        self.norm = nn.BatchNorm1d(40)
+        self.head = nn.Linear(600, 2)
 
     def forward(self, x):
         return self.head(torch.tanh(torch.relu(self.norm(self.first(x))))).mean(1)
@@ -56,7 +61,9 @@ class Wide(nn.Module):
 class Small(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.norm, self.head = nn.Linear(12, 10), nn.BatchNorm1d(10), nn.Linear(10, 2)
+        self.first = nn.Linear(12, 10)
+        self.norm = nn.BatchNorm1d(10)
+        self.head = nn.Linear(10, 2)
 
     def forward(self, x):
         return self.head(torch.relu(self.norm(self.first(x).mean(1))))
@@ -64,8 +71,16 @@ class Small(nn.Module):
 
 def calm():
     return fjord.Experiment(
-        name="tiny", model=Small, data=data, method=PLAIN, tiers="1/5:1/3,1:2/3", num_rounds=2, cohort_size=6,
-        batch_size=4, eval_every=1, workers=1,
+        name="tiny",
+        model=Small,
+        data=data,
+        method=PLAIN,
+        tiers="1/5:1/3,1:2/3",
+        num_rounds=2,
+        cohort_size=6,
+        batch_size=4,
+        eval_every=1,
+        workers=1,
     )
 
 
@@ -92,7 +107,8 @@ def many(client):
 
 def limited(client):
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
-        Wide()(torch.randn(4, 40, 12)).sum().backward()  # what torch loads and sets up when it is first used
+        # What torch loads and sets up when it is first used.
+        Wide()(torch.randn(4, 40, 12)).sum().backward()
         size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (size + 45 * 2**20, resource.RLIM_INFINITY))
     return many(client)
@@ -129,15 +145,17 @@ def trace_of(found: RunFolder) -> str:
     rows = ["client,round,ceiling"]
     for row in found.metrics():
         for client, why in row["reduced"].items():
-            rows.append(f"{client},{row['round']},{re.fullmatch('from .* to (.*): .*', why)[1]}")
+            ceiling = re.fullmatch("from .* to (.*): .*", why)[1]
+            rows.append(f"{client},{row['round']},{ceiling}")
     path = found.path / "trace.csv"
     path.write_text("\n".join(rows))
     return str(path)
 
 
 def assert_same(mine: RunFolder, wanted: RunFolder) -> None:
-    here, there = (load_file(folder.path / "model.safetensors") for folder in (mine, wanted))
-    assert_identical(here, there)
+    found = load_file(mine.path / "model.safetensors")
+    expected = load_file(wanted.path / "model.safetensors")
+    assert_identical(found, expected)
     for one, other in zip(mine.metrics(), wanted.metrics(), strict=True):
         for key in ("loss", "examples", "macs", "shells", "scores"):
             assert one[key] == other[key]

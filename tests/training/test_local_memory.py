@@ -1,6 +1,5 @@
 """Clients that run out of memory: they train what a lower ceiling gives, bit for bit, or are dropped by name."""
 
-import errno
 import re
 from dataclasses import asdict, replace
 from fractions import Fraction
@@ -11,7 +10,7 @@ import torch
 from fed_oracles import Setting, assert_identical, snapshot
 from shortages import few_objects  # noqa: F401
 
-from fjord.core.memory import ClientOutOfMemory, is_out_of_memory
+from fjord.core.memory import ClientOutOfMemory
 from fjord.core.width import Width
 from fjord.devices.tiers import ListedDevices, VaryingDevices
 from fjord.engines.in_process import InProcessEngine
@@ -212,29 +211,6 @@ def test_fjord_efd_falls_back_to_those_of_its_random_units_that_lie_below() -> N
     _, (record,) = short_of_memory(setting, {(3, 0): "2/5"})
     assert re.fullmatch("from 4/5 to [123]/5: out of memory", record.reduced[3])
     assert not record.dropped
-
-
-def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
-    for error in (
-        MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory."),
-        OSError(errno.ENOMEM, "fork"),
-    ):
-        assert is_out_of_memory(error)
-    for text in (
-        SHORTAGE,
-        "std::bad_alloc",
-        "MPS backend out of memory",
-        "DefaultCPUAllocator: not enough memory: x",
-    ):
-        assert is_out_of_memory(RuntimeError(text))
-    for error in (
-        RuntimeError("shapes"),
-        ValueError("out of memory"),
-        OSError(errno.ENOSPC, "full"),
-        KeyError("x"),
-    ):
-        assert not is_out_of_memory(error)
 
 
 def test_an_error_that_is_none_of_memory_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
