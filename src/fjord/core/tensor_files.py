@@ -12,7 +12,11 @@ from fjord.core.errors import UserError
 from fjord.core.files import atomic_write
 
 
-def write_tensors(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+def write_tensors(
+    path: str | Path,
+    tensors: dict[str, Tensor],
+    metadata: dict[str, str],
+) -> None:
     """Write tensors and text about them to one file, which replaces an older one."""
     path = Path(path)
     if not path.parent.is_dir():

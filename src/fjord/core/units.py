@@ -117,14 +117,24 @@ def parse_count(name: str, text: str) -> float:
     (2500000000.0, 1000000.0)
     """
     units = {**COUNT_UNITS, "K": 1e3}
-    return _parse_quantity(name, text, units, "none, k, M, G or T, such as 200M")
+    return _parse_quantity(
+        name,
+        text,
+        units,
+        "none, k, M, G or T, such as 200M",
+    )
 
 
 def _lower_case(units: UnitScales) -> UnitScales:
     return {unit.lower(): scale for unit, scale in units.items()}
 
 
-def _parse_quantity(name: str, text: str, units: UnitScales, allowed: str) -> float:
+def _parse_quantity(
+    name: str,
+    text: str,
+    units: UnitScales,
+    allowed: str,
+) -> float:
     match = NUMBER_AND_UNIT.fullmatch(str(text))
     if not match:
         fault = f"is not a number with a unit; allowed units: {allowed}"

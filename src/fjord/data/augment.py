@@ -35,7 +35,12 @@ class RandomCropFlip:
         count, _, height, width = x_BCHW.shape
         tops = torch.randint(height - self.size + 1, (count,), generator=generator)
         lefts = torch.randint(width - self.size + 1, (count,), generator=generator)
-        mirrored = torch.randint(2, (count,), generator=generator, dtype=torch.bool)
+        mirrored = torch.randint(
+            2,
+            (count,),
+            generator=generator,
+            dtype=torch.bool,
+        )
         rows = x_BCHW.unfold(2, self.size, 1)
         all_crops = rows.unfold(3, self.size, 1)  # a view: every crop of every image
         images = torch.arange(count)

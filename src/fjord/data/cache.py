@@ -37,7 +37,9 @@ class CachedTensors(dict[str, Tensor]):
 
 
 def load_cached(
-    name: str, key: Mapping[str, Any], build: Callable[[], dict[str, Tensor]]
+    name: str,
+    key: Mapping[str, Any],
+    build: Callable[[], dict[str, Tensor]],
 ) -> CachedTensors:
     """Return the tensors that `build` makes, read from a file if an equal key was built before.
 

@@ -22,7 +22,11 @@ VERSION = 1
 
 
 def load(
-    source: str | None = None, seed: int = 0, *, partition: str = "iid", num_clients: int = 100
+    source: str | None = None,
+    seed: int = 0,
+    *,
+    partition: str = "iid",
+    num_clients: int = 100,
 ) -> PartitionedData:
     """Return the clients; the test set is the source's own.
 
@@ -51,7 +55,13 @@ def _decode_images(source: str) -> dict[str, Tensor]:
     """Return the images and labels of both splits, in bytes."""
     tensors = {}
     for split in ("train", "test"):
-        images, labels = read_images(source, split, ("img", "label"), IMAGE_SHAPE, NUM_CLASSES)
+        images, labels = read_images(
+            source,
+            split,
+            ("img", "label"),
+            IMAGE_SHAPE,
+            NUM_CLASSES,
+        )
         tensors[f"{split}_images"] = images
         tensors[f"{split}_labels"] = labels
     return tensors

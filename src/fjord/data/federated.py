@@ -137,7 +137,12 @@ def partition_tensors(
     if test_clients is None:
         test_clients = torch.full((len(test_inputs),), -1)
     _check_numbers("test_clients", test_clients, -1, len(rows) - 1)
-    test_set = TestSet(test_inputs, as_int64(test_targets), test_clients, prepare)
+    test_set = TestSet(
+        test_inputs,
+        as_int64(test_targets),
+        test_clients,
+        prepare,
+    )
     return PartitionedData(inputs, targets, rows, test_set, prepare, digest)
 
 
@@ -158,7 +163,12 @@ def as_int64(targets: Tensor) -> Tensor:
     return targets.long()
 
 
-def _check_numbers(name: str, numbers: Tensor, least: int, most: int | None = None) -> None:
+def _check_numbers(
+    name: str,
+    numbers: Tensor,
+    least: int,
+    most: int | None = None,
+) -> None:
     if numbers.dim() != 1 or numbers.is_floating_point() or numbers.is_complex():
         given = f"a {numbers.dim()}-dimensional tensor of {numbers.dtype}"
         raise UserError(f"{name}: one whole number for each example is needed, not {given}")

@@ -22,7 +22,12 @@ VERSION = 1
 """Of what is decoded here; a change makes old cache files invalid."""
 
 
-def load(source: str | None = None, seed: int = 0, *, split_seed: int = 0) -> PartitionedData:
+def load(
+    source: str | None = None,
+    seed: int = 0,
+    *,
+    split_seed: int = 0,
+) -> PartitionedData:
     """Return the writers as clients.
 
     `source` is a hub's name, a folder with its columns image, writer_id and character, or a folder
@@ -35,7 +40,10 @@ def load(source: str | None = None, seed: int = 0, *, split_seed: int = 0) -> Pa
 
 
 def load_digits(
-    source: str | None = None, seed: int = 0, *, split_seed: int = 0
+    source: str | None = None,
+    seed: int = 0,
+    *,
+    split_seed: int = 0,
 ) -> PartitionedData:
     """Return the writers of digits alone, like `load`.
 
@@ -74,7 +82,13 @@ def load_skewed(
 def _decode_skewed(source: str) -> dict[str, Tensor]:
     tensors = {}
     for split in ("train", "test"):
-        images, labels = read_images(source, split, ("image", "label"), IMAGE_SHAPE, NUM_CLASSES)
+        images, labels = read_images(
+            source,
+            split,
+            ("image", "label"),
+            IMAGE_SHAPE,
+            NUM_CLASSES,
+        )
         tensors[f"{split}_images"] = images
         tensors[f"{split}_labels"] = labels
     return tensors
@@ -97,7 +111,13 @@ def _decode_writers(source: str, split_seed: int) -> dict[str, Tensor]:
     train, test = _read_source(source)
     clients, names = assign_by_name(train.writers)
     if test is None:
-        return _hold_out(source, train, clients, split_seed=split_seed, names=names)
+        return _hold_out(
+            source,
+            train,
+            clients,
+            split_seed=split_seed,
+            names=names,
+        )
     numbers = {name: client for client, name in enumerate(names)}
     # A writer of the test set alone is nobody's client: -1.
     owners = torch.tensor([numbers.get(writer, -1) for writer in test.writers])
@@ -107,7 +127,12 @@ def _decode_writers(source: str, split_seed: int) -> dict[str, Tensor]:
 
 
 def _hold_out(
-    source: str, train: LeafImages, clients: Tensor, *, split_seed: int, names: list[str]
+    source: str,
+    train: LeafImages,
+    clients: Tensor,
+    *,
+    split_seed: int,
+    names: list[str],
 ) -> dict[str, Tensor]:
     """Return the examples of a source without a test set, a part of them as the test set."""
     held_out = split_held_out(clients, names, split_seed)
@@ -146,7 +171,10 @@ def _read_table(source: str, split: str) -> LeafImages:
 
 
 def _order_by_client(
-    part: str, examples: LeafImages, clients: Tensor, chosen: Tensor
+    part: str,
+    examples: LeafImages,
+    clients: Tensor,
+    chosen: Tensor,
 ) -> dict[str, Tensor]:
     """Return the chosen examples, those of a client side by side."""
     rows = chosen.nonzero().flatten()

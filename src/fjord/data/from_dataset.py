@@ -51,17 +51,30 @@ def partition_dataset(
     else:
         held_out = torch.zeros(len(owners), dtype=torch.bool)
         test_inputs, test_targets = _stack_examples(test, range(len(test)), "test")
-        test_set = TestSet(test_inputs, test_targets, torch.full((len(test),), -1), prepare)
+        test_set = TestSet(
+            test_inputs,
+            test_targets,
+            torch.full((len(test),), -1),
+            prepare,
+        )
     rows = [rows[~held_out[rows]].tolist() for rows in rows_by_client(owners)]
     reader = _ClientReader(dataset, rows, seed)
     num_clients = len(rows)
     return GeneratedData(
-        num_clients, reader.read_client, test_set, cache_size, prepare, reader.count_examples
+        num_clients,
+        reader.read_client,
+        test_set,
+        cache_size,
+        prepare,
+        reader.count_examples,
     )
 
 
 def split_held_out(
-    clients: Tensor, names: Sequence[str], seed: int, share: Fraction = Fraction(1, 10)
+    clients: Tensor,
+    names: Sequence[str],
+    seed: int,
+    share: Fraction = Fraction(1, 10),
 ) -> Tensor:
     """Say which examples are held out: a share of each client's, at least one of two or more.
 
@@ -111,7 +124,10 @@ def _seeded_transforms(seed: int) -> Iterator[None]:
 
 
 def _held_out_test_set(
-    dataset: Any, owners: Tensor, held_out: Tensor, prepare: PrepareInputs
+    dataset: Any,
+    owners: Tensor,
+    held_out: Tensor,
+    prepare: PrepareInputs,
 ) -> TestSet:
     if not held_out.any():
         fault = "no client has two examples, so none can be held out; give a test dataset"
@@ -171,7 +187,11 @@ def _parse_share(test_share: Fraction | str) -> Fraction:
     return share
 
 
-def _stack_examples(dataset: Any, rows: Sequence[int], name: str = "dataset") -> Batch:
+def _stack_examples(
+    dataset: Any,
+    rows: Sequence[int],
+    name: str = "dataset",
+) -> Batch:
     """Return some examples as two tensors."""
     if not len(rows):
         raise UserError(f"{name}: there is no example")

@@ -18,7 +18,11 @@ PILLOW_MODES = {1: "L", 3: "RGB"}
 
 
 def read_images(
-    source: str, split: str, columns: tuple[str, str], shape: ImageShape, num_classes: int
+    source: str,
+    split: str,
+    columns: tuple[str, str],
+    shape: ImageShape,
+    num_classes: int,
 ) -> tuple[Tensor, Tensor]:
     """Return the images (N, C, H, W) and labels of a split, from its two columns, as bytes."""
     image_column, label_column = columns
@@ -29,7 +33,12 @@ def read_images(
     return images, labels
 
 
-def decode_images(table: Any, column: str, shape: ImageShape, where: str) -> Tensor:
+def decode_images(
+    table: Any,
+    column: str,
+    shape: ImageShape,
+    where: str,
+) -> Tensor:
     """Decode a column of images into one tensor of bytes."""
     encoded = _encoded_images(table, column, where).with_format("arrow")
     result = torch.empty((len(table), *shape), dtype=torch.uint8)
@@ -85,7 +94,12 @@ def _open_image(cell: dict[str, Any] | None) -> Any:
         raise UserError("this is not an image of a known format") from None
 
 
-def read_labels(table: Any, column: str, num_classes: int, where: str) -> Tensor:
+def read_labels(
+    table: Any,
+    column: str,
+    num_classes: int,
+    where: str,
+) -> Tensor:
     """Return a column of labels as bytes."""
     values = table.select_columns([column]).with_format("arrow")[:].column(0)
     if values.null_count:
@@ -94,7 +108,11 @@ def read_labels(table: Any, column: str, num_classes: int, where: str) -> Tensor
     return as_labels(values.to_numpy(), num_classes, f"{where}, column {column!r}")
 
 
-def as_labels(values: np.ndarray[Any, Any], num_classes: int, where: str) -> Tensor:
+def as_labels(
+    values: np.ndarray[Any, Any],
+    num_classes: int,
+    where: str,
+) -> Tensor:
     """Return labels as bytes, checked to be class numbers."""
     allowed = f"from 0 to {num_classes - 1}"
     if not np.issubdtype(values.dtype, np.integer):

@@ -116,5 +116,10 @@ def _decode_user(user: LeafUser, num_classes: int) -> tuple[Tensor, Tensor]:
     if not (is_exact and rounded.min() >= 0 and rounded.max() <= 255):
         fault = "its pixels are not all of the form n/255 with n from 0 to 255"
         raise UserError(f"{user.where}: {fault}")
-    images = torch.from_numpy(rounded.astype(np.uint8)).reshape(-1, 1, SIDE, SIDE)
+    images = torch.from_numpy(rounded.astype(np.uint8)).reshape(
+        -1,
+        1,
+        SIDE,
+        SIDE,
+    )
     return images, as_labels(labels, num_classes, user.where)

@@ -23,7 +23,11 @@ PARTITION_PATTERN = re.compile(r"(iid)|(dirichlet)-(\d*\.?\d+(?:e-?\d+)?)|(shard
 
 
 def assign_clients(
-    data: CachedTensors, labels: Tensor, how: str, num_clients: int, seed: int
+    data: CachedTensors,
+    labels: Tensor,
+    how: str,
+    num_clients: int,
+    seed: int,
 ) -> Tensor:
     """Return what `partition_labels` does for the labels of this data, cached in a file."""
     _parse_partition(how)
@@ -41,7 +45,12 @@ def assign_clients(
     return load_cached("clients", key, build)["clients"]
 
 
-def partition_labels(labels: Tensor, how: str, num_clients: int, seed: int) -> Tensor:
+def partition_labels(
+    labels: Tensor,
+    how: str,
+    num_clients: int,
+    seed: int,
+) -> Tensor:
     """Return the client of each example: equal random parts ("iid"), or label-skewed ones.
 
     "dirichlet-A" spreads each label over the clients in shares drawn from Dirichlet(A). "shards-N"
@@ -60,7 +69,12 @@ def partition_labels(labels: Tensor, how: str, num_clients: int, seed: int) -> T
     rng = np.random.default_rng(derive_seed(seed, "partition", "order"))
     order = rng.permutation(num_examples)
     table = {"label": labels.numpy()[order], "row": order}
-    partitioner = _make_partitioner(kind, number, num_clients, derive_seed(seed, "partition", how))
+    partitioner = _make_partitioner(
+        kind,
+        number,
+        num_clients,
+        derive_seed(seed, "partition", how),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning for every draw that leaves a client empty
         try:
@@ -100,14 +114,28 @@ def _parse_partition(how: str) -> tuple[str, str]:
     return kind, number
 
 
-def _make_partitioner(kind: str, number: str, num_clients: int, seed: int) -> Any:
+def _make_partitioner(
+    kind: str,
+    number: str,
+    num_clients: int,
+    seed: int,
+) -> Any:
     partitioners = import_library("flwr_datasets.partitioner")
     if kind == "iid":
         return partitioners.IidPartitioner(num_clients)
     if kind == "shards":
-        return partitioners.ShardPartitioner(num_clients, "label", int(number), seed=seed)
+        return partitioners.ShardPartitioner(
+            num_clients,
+            "label",
+            int(number),
+            seed=seed,
+        )
     return partitioners.DirichletPartitioner(
-        num_clients, "label", float(number), min_partition_size=1, seed=seed
+        num_clients,
+        "label",
+        float(number),
+        min_partition_size=1,
+        seed=seed,
     )
 
 

@@ -121,7 +121,12 @@ def _table_windows(source: str, split: str) -> Iterator[RoleWindow]:
     table = open_split(source, split, ("character_id", "x", "y"))
     for batch in table.iter(batch_size=10_000):
         _check_text(f"{source} ({split})", **batch)
-        yield from zip(batch["character_id"], batch["x"], batch["y"], strict=True)
+        yield from zip(
+            batch["character_id"],
+            batch["x"],
+            batch["y"],
+            strict=True,
+        )
 
 
 def _check_text(where: str, **columns: list[Any]) -> None:

@@ -72,7 +72,11 @@ def split_speeches(speeches: list[str]) -> tuple[list[str], list[str]]:
     return speeches[:num_trained], speeches[num_trained:]
 
 
-def _decode(source: str, min_speeches: int, max_clients: int | None) -> dict[str, Tensor]:
+def _decode(
+    source: str,
+    min_speeches: int,
+    max_clients: int | None,
+) -> dict[str, Tensor]:
     plays = read_plays(source)
     test = plays.test or {}
     for role in test:

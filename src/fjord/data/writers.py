@@ -69,7 +69,11 @@ FONT, IS_INKED = _read_font()
 NUM_CLASSES = len(FONT)
 
 
-def draw_character(labels: Tensor, hand: int, generator: torch.Generator) -> Tensor:
+def draw_character(
+    labels: Tensor,
+    hand: int,
+    generator: torch.Generator,
+) -> Tensor:
     """Draw these characters in the hand of a writer, who is a seed."""
     style = torch.Generator().manual_seed(hand)
     slant, tilt, shift_x, shift_y, tall, wide = (torch.randn(6, generator=style) * 0.2).tolist()
@@ -110,18 +114,48 @@ def _pixel_distances(segments: Tensor, is_inked: Tensor) -> Tensor:
     return squared.amin(1).sqrt()
 
 
-def draw_writer(seed: int, client_id: int, count: int, part: str, skew: float) -> Batch:
+def draw_writer(
+    seed: int,
+    client_id: int,
+    count: int,
+    part: str,
+    skew: float,
+) -> Batch:
     """Return some examples of one writer, whose choice of characters is skewed (Dirichlet)."""
-    generator = torch.Generator().manual_seed(derive_seed(seed, "writer", client_id, part))
-    taste = np.random.default_rng(derive_seed(seed, "writer", client_id, "taste"))
+    generator = torch.Generator().manual_seed(
+        derive_seed(
+            seed,
+            "writer",
+            client_id,
+            part,
+        )
+    )
+    taste = np.random.default_rng(
+        derive_seed(
+            seed,
+            "writer",
+            client_id,
+            "taste",
+        )
+    )
     preferences = torch.from_numpy(taste.dirichlet([skew] * NUM_CLASSES))
-    labels = torch.multinomial(preferences, count, replacement=True, generator=generator)
+    labels = torch.multinomial(
+        preferences,
+        count,
+        replacement=True,
+        generator=generator,
+    )
     hand = derive_seed(seed, "writer", client_id, "hand")
     return draw_character(labels, hand, generator), labels
 
 
 def synthetic_writers(
-    seed: int, num_clients: int = 200, *, examples: int = 120, held_out: int = 20, skew: float = 0.5
+    seed: int,
+    num_clients: int = 200,
+    *,
+    examples: int = 120,
+    held_out: int = 20,
+    skew: float = 0.5,
 ) -> GeneratedData:
     """Return a population of writers; the test set holds out examples of at most 200 of them."""
     if num_clients < 1 or examples < 1 or held_out < 1:

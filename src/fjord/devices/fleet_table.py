@@ -98,7 +98,9 @@ def _read_rows(path: Path) -> list[Any]:
 
 
 def _read_device(
-    row: Mapping[str, Any], number: int, reference: DeviceProfile | None
+    row: Mapping[str, Any],
+    number: int,
+    reference: DeviceProfile | None,
 ) -> FleetDevice:
     if is_profile(row):
         profile = DeviceProfile.from_json(row)
@@ -118,10 +120,20 @@ def _read_device(
     if "bandwidth" in cells:
         bandwidth = parse_rate(f"{name}: bandwidth", str(cells["bandwidth"]))
     count = _parse_device_count(name, cells.get("count", 1))
-    return FleetDevice(name, count, _scale_profile(reference, name, cells), memory, bandwidth)
+    return FleetDevice(
+        name,
+        count,
+        _scale_profile(reference, name, cells),
+        memory,
+        bandwidth,
+    )
 
 
-def _scale_profile(reference: DeviceProfile, name: str, cells: Mapping[str, Any]) -> DeviceProfile:
+def _scale_profile(
+    reference: DeviceProfile,
+    name: str,
+    cells: Mapping[str, Any],
+) -> DeviceProfile:
     """Return the profile of a device of another speed: relative to the reference, or in MACs."""
     if ("speed" in cells) == ("macs_per_second" in cells):
         hint = "give either speed (1 is as fast as the profile's device) or macs_per_second"

@@ -74,7 +74,10 @@ class DeviceGrouping:
 
 
 def group_devices(
-    devices: Sequence[FleetDevice], budget: Budget, num_tiers: int, kd: bool | None = None
+    devices: Sequence[FleetDevice],
+    budget: Budget,
+    num_tiers: int,
+    kd: bool | None = None,
 ) -> DeviceGrouping:
     """Return a fleet in at most so many tiers."""
     if num_tiers < 1:
@@ -132,7 +135,11 @@ def best_ceilings(num_devices: Mapping[Width, int], num_tiers: int) -> tuple[Wid
     return ceilings
 
 
-def _no_device_message(devices: Sequence[FleetDevice], budget: Budget, kd: bool | None) -> str:
+def _no_device_message(
+    devices: Sequence[FleetDevice],
+    budget: Budget,
+    kd: bool | None,
+) -> str:
     """Return what the nearest device would need: one that some budget would do for, if possible."""
     smallest = {device.name: device.check_budget(budget, kd)[0] for device in devices}
 

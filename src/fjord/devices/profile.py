@@ -141,7 +141,12 @@ class DeviceProfile:
             limits.append("deadline")
         if budget.memory is not None and cost.memory_bytes > budget.memory:
             limits.append("memory")
-        return BudgetVerdict(cost, transfer_seconds, train_seconds, tuple(limits))
+        return BudgetVerdict(
+            cost,
+            transfer_seconds,
+            train_seconds,
+            tuple(limits),
+        )
 
     def _count_steps(self, num_examples: int) -> int:
         """Return how many steps a round has."""
@@ -191,7 +196,7 @@ class DeviceProfile:
             epochs=data["epochs"],
             process_bytes=data["process_bytes"],
             costs=tuple(WidthCost.from_json(cost) for cost in data["costs"]),
-            max_steps=data.get("max_steps"),  # old profiles have none
+            max_steps=data.get("max_steps"),
         )
 
 
@@ -216,7 +221,11 @@ def nothing_fits_message(budget: Budget, smallest: BudgetVerdict) -> str:
     return f"nothing fits: {'; and '.join(faults)}"
 
 
-def _too_slow_message(budget: Budget, deadline: float, smallest: BudgetVerdict) -> str:
+def _too_slow_message(
+    budget: Budget,
+    deadline: float,
+    smallest: BudgetVerdict,
+) -> str:
     parts = f"training {format_seconds(smallest.train_seconds)}"
     alternative = ""
     if budget.bandwidth is not None:

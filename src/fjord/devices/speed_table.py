@@ -70,7 +70,13 @@ class SpeedTable:
         return speeds[-1]
 
     def client_seconds(
-        self, ceiling: Width, work: ClientWorkload, *, seed: int, round_index: int, client_id: int
+        self,
+        ceiling: Width,
+        work: ClientWorkload,
+        *,
+        seed: int,
+        round_index: int,
+        client_id: int,
     ) -> float:
         """Return after how many seconds a client of this ceiling is back."""
         speed = self.find_speed(ceiling)

@@ -112,7 +112,11 @@ def _check_columns(cells: Mapping[str, Any]) -> None:
         raise UserError(f"{tier}: give one of {', '.join(SPEED_COLUMNS)}")
 
 
-def _read_steps(cells: Mapping[str, Any], ceiling: Width, folder: Path) -> StepSeconds:
+def _read_steps(
+    cells: Mapping[str, Any],
+    ceiling: Width,
+    folder: Path,
+) -> StepSeconds:
     """Return the seconds of a step at each width, from a profile or from `seconds_per_step`.
 
     That is 20ms (at the ceiling), '1/5:20ms 1:0.2s', or an object.

@@ -65,15 +65,27 @@ def drop_scale_shares(num_tiers: int, drop_scale: WidthLike = 1) -> tuple[Fracti
 
 
 def uniform_tiers(
-    k: int, num_clients: int, *, drop_scale: WidthLike = 1, seed: int = 0
+    k: int,
+    num_clients: int,
+    *,
+    drop_scale: WidthLike = 1,
+    seed: int = 0,
 ) -> TieredDevices:
     """Return the tiers 1/k, 2/k, ..., 1 of the paper."""
     tiers = uniform_widths(k).widths
-    return TieredDevices(tiers, drop_scale_shares(k, drop_scale), num_clients, seed)
+    return TieredDevices(
+        tiers,
+        drop_scale_shares(k, drop_scale),
+        num_clients,
+        seed,
+    )
 
 
 def shared_tiers(
-    shares: Mapping[WidthLike, WidthLike], num_clients: int, *, seed: int = 0
+    shares: Mapping[WidthLike, WidthLike],
+    num_clients: int,
+    *,
+    seed: int = 0,
 ) -> TieredDevices:
     """Return tiers of any ceilings and shares, such as {"1/4": "0.7", "1": "0.3"}."""
     pairs = []
@@ -81,7 +93,12 @@ def shared_tiers(
         pairs.append((parse_width(width), _parse_share(width, share)))
     pairs.sort()
     tiers = tuple(width for width, _ in pairs)
-    return TieredDevices(tiers, tuple(share for _, share in pairs), num_clients, seed)
+    return TieredDevices(
+        tiers,
+        tuple(share for _, share in pairs),
+        num_clients,
+        seed,
+    )
 
 
 def _parse_share(width: WidthLike, share: WidthLike) -> Fraction:
@@ -144,12 +161,21 @@ def _read_rows(path: Path) -> list[tuple[Any, str]]:
 
 
 def parse_tiers(
-    text: str, num_clients: int, *, drop_scale: Fraction = Fraction(1), seed: int = 0
+    text: str,
+    num_clients: int,
+    *,
+    drop_scale: Fraction = Fraction(1),
+    seed: int = 0,
 ) -> DevicePopulation:
     """Return the devices meant by uniform-k, shares such as 1/4:0.7,1:0.3, or a file name."""
     kind, _, number = text.partition("-")
     if kind == "uniform" and number.isdigit():
-        return uniform_tiers(int(number), num_clients, drop_scale=drop_scale, seed=seed)
+        return uniform_tiers(
+            int(number),
+            num_clients,
+            drop_scale=drop_scale,
+            seed=seed,
+        )
     if drop_scale != 1:
         raise UserError(f"drop_scale={drop_scale} needs tiers=uniform-k, not {text!r}")
     if ":" in text:
@@ -190,7 +216,12 @@ def usual_devices(devices: DevicePopulation) -> DevicePopulation:
     return devices
 
 
-def busy_devices(devices: DevicePopulation, share: WidthLike, *, seed: int = 0) -> VaryingDevices:
+def busy_devices(
+    devices: DevicePopulation,
+    share: WidthLike,
+    *,
+    seed: int = 0,
+) -> VaryingDevices:
     """Return devices of which, each round, a random share is one tier weaker than usual."""
     busy_share = parse_width(share)
     tiers = devices.tiers

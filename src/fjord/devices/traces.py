@@ -40,7 +40,10 @@ CeilingDrops = dict[int | None, list[CeilingDrop]]
 
 
 def traced_devices(
-    devices: DevicePopulation, path: str | Path, num_clients: int, smallest: Width
+    devices: DevicePopulation,
+    path: str | Path,
+    num_clients: int,
+    smallest: Width,
 ) -> VaryingDevices:
     """Return devices that are never above the ceiling that a file has for a client and round."""
     drops = read_drops(Path(path), num_clients, smallest)

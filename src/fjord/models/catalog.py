@@ -91,7 +91,11 @@ def make_entry(made: Any, name: str, shape: str | None = None) -> CatalogEntry:
     return CatalogEntry(model, tuple(inputs))
 
 
-def _import_function(module: str, function: str, name: str) -> Callable[[], Any]:
+def _import_function(
+    module: str,
+    function: str,
+    name: str,
+) -> Callable[[], Any]:
     sys.path.insert(0, "")  # the user's own file in the current folder
     try:
         result = getattr(importlib.import_module(module), function)

@@ -5,7 +5,9 @@ from torch import nn
 
 
 def two_layer_linear(
-    inputs: int, outputs: int, generator: torch.Generator | None = None
+    inputs: int,
+    outputs: int,
+    generator: torch.Generator | None = None,
 ) -> nn.Module:
     """Return two linear layers without bias or activation, with normally distributed weights.
 
