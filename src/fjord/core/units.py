@@ -13,7 +13,14 @@ from fjord.core.errors import UserError
 UnitScales = dict[str, float]
 """How much of the base unit each unit stands for."""
 
-TIME_UNITS: UnitScales = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "h": 3600.0}
+TIME_UNITS: UnitScales = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+}
 SIZE_UNITS: UnitScales = {
     "B": 1,
     "kB": 10**3,
@@ -34,11 +41,31 @@ BIT_UNITS: UnitScales = {
     "Gbps": 1e9 / 8,
 }
 """In bytes."""
-COUNT_UNITS: UnitScales = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+COUNT_UNITS: UnitScales = {
+    "": 1,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+}
 
-SHOWN_TIMES: UnitScales = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-SHOWN_SIZES: UnitScales = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
-SHOWN_RATES: UnitScales = {"bit": 1, "kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9}
+SHOWN_TIMES: UnitScales = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+}
+SHOWN_SIZES: UnitScales = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+}
+SHOWN_RATES: UnitScales = {
+    "bit": 1,
+    "kbit": 10**3,
+    "Mbit": 10**6,
+    "Gbit": 10**9,
+}
 
 NUMBER_AND_UNIT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
 

@@ -33,8 +33,10 @@ class RandomCropFlip:
     def random_crop(self, x_BCHW: Tensor, generator: torch.Generator) -> Tensor:
         """Crop each image at a random place, and mirror it or not."""
         count, _, height, width = x_BCHW.shape
-        tops = torch.randint(height - self.size + 1, (count,), generator=generator)
-        lefts = torch.randint(width - self.size + 1, (count,), generator=generator)
+        num_tops = height - self.size + 1
+        num_lefts = width - self.size + 1
+        tops = torch.randint(num_tops, (count,), generator=generator)
+        lefts = torch.randint(num_lefts, (count,), generator=generator)
         mirrored = torch.randint(
             2,
             (count,),
@@ -52,7 +54,9 @@ class RandomCropFlip:
         height, width = x_BCHW.shape[2:]
         top = (height - self.size) // 2
         left = (width - self.size) // 2
-        return x_BCHW[:, :, top : top + self.size, left : left + self.size]
+        rows = slice(top, top + self.size)
+        columns = slice(left, left + self.size)
+        return x_BCHW[:, :, rows, columns]
 
     def normalize_pixels(self, x_BCHW: Tensor) -> Tensor:
         """Return floats of mean 0 and standard deviation 1."""

@@ -127,8 +127,10 @@ def partition_tensors(
     (2, 4)
     """
     inputs, targets = train
-    if not len(inputs) == len(targets) == len(clients):
-        sizes = f"{len(inputs)} inputs, {len(targets)} targets and {len(clients)} client numbers"
+    num_inputs = len(inputs)
+    num_targets = len(targets)
+    if not num_inputs == num_targets == len(clients):
+        sizes = f"{num_inputs} inputs, {num_targets} targets and {len(clients)} client numbers"
         raise UserError(f"clients: {sizes} differ in number")
     _check_numbers("clients", clients, 0)
     _check_no_gap(clients)

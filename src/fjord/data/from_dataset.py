@@ -57,9 +57,11 @@ def partition_dataset(
             torch.full((len(test),), -1),
             prepare,
         )
-    rows = [rows[~held_out[rows]].tolist() for rows in rows_by_client(owners)]
-    reader = _ClientReader(dataset, rows, seed)
-    num_clients = len(rows)
+    train_rows = []
+    for rows in rows_by_client(owners):
+        train_rows.append(rows[~held_out[rows]].tolist())
+    reader = _ClientReader(dataset, train_rows, seed)
+    num_clients = len(train_rows)
     return GeneratedData(
         num_clients,
         reader.read_client,

@@ -101,7 +101,8 @@ def read_labels(
     where: str,
 ) -> Tensor:
     """Return a column of labels as bytes."""
-    values = table.select_columns([column]).with_format("arrow")[:].column(0)
+    labels = table.select_columns([column]).with_format("arrow")
+    values = labels[:].column(0)
     if values.null_count:
         row = values.is_null().to_pylist().index(True)
         raise UserError(f"{where}, column {column!r}, row {row}: there is no label")

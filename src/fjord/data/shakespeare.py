@@ -86,7 +86,8 @@ def _decode(
             raise UserError(f"source {source}: {fault}; {hint}")
     counts = {}
     for role, speeches in plays.train.items():
-        counts[role] = len(speeches) + len(test.get(role, ()))
+        num_tested = len(test.get(role, ()))
+        counts[role] = len(speeches) + num_tested
     roles = [role for role, count in counts.items() if count >= min_speeches]
     if not roles:
         most = max(counts.values(), default=0)

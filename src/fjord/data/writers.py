@@ -60,7 +60,9 @@ def _read_segments(character: str) -> list[Segment]:
     """Return the segments of a character such as "T 00 60, 30 38"."""
     segments: list[Segment] = []
     for stroke in character[2:].split(","):
-        points = [(float(point[0]), float(point[1])) for point in stroke.split()]
+        points = []
+        for point in stroke.split():
+            points.append((float(point[0]), float(point[1])))
         segments += pairwise(points)
     return segments
 
@@ -76,8 +78,10 @@ def draw_character(
 ) -> Tensor:
     """Draw these characters in the hand of a writer, who is a seed."""
     style = torch.Generator().manual_seed(hand)
-    slant, tilt, shift_x, shift_y, tall, wide = (torch.randn(6, generator=style) * 0.2).tolist()
-    pen, ink = (torch.rand(2, generator=style) * 0.8 + 0.6).tolist()
+    shape = torch.randn(6, generator=style) * 0.2
+    slant, tilt, shift_x, shift_y, tall, wide = shape.tolist()
+    strength = torch.rand(2, generator=style) * 0.8 + 0.6
+    pen, ink = strength.tolist()
     habit = torch.randn(FONT.shape, generator=style) * 0.35
     wobble = torch.randn(len(labels), *FONT.shape[1:], generator=generator) * 0.3
     segments = (FONT + habit)[labels] + wobble
@@ -87,7 +91,8 @@ def draw_character(
     turn = torch.tensor([[1.0, tilt], [slant - tilt, 1.0]])
     shift = torch.tensor([shift_x, shift_y]) * 5
     moved = torch.randn(len(labels), 1, 1, 2, generator=generator) + shift
-    distance = _pixel_distances(segments @ turn + moved + IMAGE_SIZE / 2, IS_INKED[labels])
+    segments = segments @ turn + moved + IMAGE_SIZE / 2
+    distance = _pixel_distances(segments, IS_INKED[labels])
     picture = torch.sigmoid(3 * (pen - distance)) * min(1.0, ink)
     noisy = picture + 0.15 * torch.randn(picture.shape, generator=generator)
     return noisy.clamp(0, 1).reshape(-1, 1, IMAGE_SIZE, IMAGE_SIZE)
@@ -108,10 +113,13 @@ def _pixel_distances(segments: Tensor, is_inked: Tensor) -> Tensor:
     reach_NSP = reach_NSP - (start * along).sum(-1)[..., None]
     squared_length = along.square().sum(-1).clamp(min=1e-6)
     part_NSP = (reach_NSP / squared_length[..., None]).clamp(0, 1)
-    x_NSP = start[..., :1] + part_NSP * along[..., :1] - pixels[:, 0]
-    y_NSP = start[..., 1:] + part_NSP * along[..., 1:] - pixels[:, 1]
-    squared = (x_NSP * x_NSP + y_NSP * y_NSP).masked_fill(~is_inked[..., None], 1e6)
-    return squared.amin(1).sqrt()
+    nearest_x_NSP = start[..., :1] + part_NSP * along[..., :1]
+    nearest_y_NSP = start[..., 1:] + part_NSP * along[..., 1:]
+    x_NSP = nearest_x_NSP - pixels[:, 0]
+    y_NSP = nearest_y_NSP - pixels[:, 1]
+    squared_NSP = x_NSP * x_NSP + y_NSP * y_NSP
+    squared_NSP = squared_NSP.masked_fill(~is_inked[..., None], 1e6)
+    return squared_NSP.amin(1).sqrt()
 
 
 def draw_writer(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fjord.core.errors import UserError
-from fjord.core.tables import read_csv
+from fjord.core.tables import filled_cells, read_csv
 from fjord.core.units import parse_bytes, parse_count, parse_rate
 from fjord.core.width import Width
 from fjord.devices.budget import Budget
@@ -111,7 +111,7 @@ def _read_device(
             raise UserError(f"column {str(column)!r} is unknown; the columns are {allowed}")
     if reference is None:
         raise UserError("a table of devices needs a profile: that of one device to scale from")
-    cells = {column: value for column, value in row.items() if value not in (None, "")}
+    cells = filled_cells(row)
     name = str(cells.get("name", f"device {number}"))
     memory = None
     if "memory" in cells:

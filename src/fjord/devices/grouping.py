@@ -127,8 +127,8 @@ def best_ceilings(num_devices: Mapping[Width, int], num_tiers: int) -> tuple[Wid
             return best
         for after in range(first + 1, len(widths)):
             loss, tiers = best_tiers(after, num_more - 1)
-            candidate = (wasted_width(first, after) + loss, (widths[first], *tiers))
-            best = min(best, candidate)
+            total_loss = wasted_width(first, after) + loss
+            best = min(best, (total_loss, (widths[first], *tiers)))
         return best
 
     _, ceilings = best_tiers(0, num_tiers - 1)
@@ -141,7 +141,10 @@ def _no_device_message(
     kd: bool | None,
 ) -> str:
     """Return what the nearest device would need: one that some budget would do for, if possible."""
-    smallest = {device.name: device.check_budget(budget, kd)[0] for device in devices}
+    smallest = {}
+    for device in devices:
+        verdicts = device.check_budget(budget, kd)
+        smallest[device.name] = verdicts[0]
 
     def distance(device: FleetDevice) -> tuple[bool, bool, int, float]:
         verdict = smallest[device.name]

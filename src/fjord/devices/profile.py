@@ -108,7 +108,8 @@ class DeviceProfile:
 
     def find_cost(self, width: Width, kd: bool | None = None) -> WidthCost:
         """Return the cost of one ceiling."""
-        return next(cost for cost in self._costs_of_kind(kd) if cost.width == width)
+        costs = self._costs_of_kind(kd)
+        return next(cost for cost in costs if cost.width == width)
 
     def _costs_of_kind(self, kd: bool | None) -> list[WidthCost]:
         """Return the costs of one kind by rising width; None stands for the only kind there is."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fjord.core.errors import UserError
+from fjord.core.tables import filled_cells
 from fjord.core.units import parse_count, parse_duration, parse_rate
 from fjord.core.width import Width, parse_width
 from fjord.devices.profile import StepSeconds, read_step_seconds
@@ -48,7 +49,7 @@ class TierSpeed:
     @classmethod
     def from_row(cls, row: Mapping[str, Any], folder: Path = Path()) -> Self:
         """Read one row of a table; profiles are files in the folder."""
-        cells = {key: value for key, value in row.items() if value not in (None, "")}
+        cells = filled_cells(row)
         _check_columns(cells)
         ceiling = parse_width(str(cells["ceiling"]))
         macs_per_second = None
@@ -66,7 +67,9 @@ class TierSpeed:
 
     def total_seconds(self, work: ClientWorkload) -> float:
         """Return how long a client takes, without jitter: download, training, upload."""
-        transfers = 2 * self.latency + work.bytes_down / self.down + work.bytes_up / self.up
+        download = work.bytes_down / self.down
+        upload = work.bytes_up / self.up
+        transfers = 2 * self.latency + download + upload
         return transfers + self.training_seconds(work)
 
     def training_seconds(self, work: ClientWorkload) -> float:
@@ -122,7 +125,8 @@ def _read_steps(
     That is 20ms (at the ceiling), '1/5:20ms 1:0.2s', or an object.
     """
     if "profile" in cells:
-        return read_step_seconds(folder / str(cells["profile"]), cells.get("kd"))
+        path = folder / str(cells["profile"])
+        return read_step_seconds(path, cells.get("kd"))
     value = cells.get("seconds_per_step", {})
     if isinstance(value, str) and ":" in value:
         pairs = [word.partition(":") for word in value.split()]

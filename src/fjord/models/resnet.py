@@ -35,10 +35,22 @@ class ResNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
-        self.layer1 = nn.Sequential(BasicBlock(64, 64, 1), BasicBlock(64, 64, 1))
-        self.layer2 = nn.Sequential(BasicBlock(64, 128, 2), BasicBlock(128, 128, 1))
-        self.layer3 = nn.Sequential(BasicBlock(128, 256, 2), BasicBlock(256, 256, 1))
-        self.layer4 = nn.Sequential(BasicBlock(256, 512, 2), BasicBlock(512, 512, 1))
+        self.layer1 = nn.Sequential(
+            BasicBlock(64, 64, 1),
+            BasicBlock(64, 64, 1),
+        )
+        self.layer2 = nn.Sequential(
+            BasicBlock(64, 128, 2),
+            BasicBlock(128, 128, 1),
+        )
+        self.layer3 = nn.Sequential(
+            BasicBlock(128, 256, 2),
+            BasicBlock(256, 256, 1),
+        )
+        self.layer4 = nn.Sequential(
+            BasicBlock(256, 512, 2),
+            BasicBlock(512, 512, 1),
+        )
         self.linear = nn.Linear(512, num_classes)
 
     def forward(self, x_bchw: Tensor) -> Tensor:
