@@ -1,37 +1,44 @@
-"""The recipe of `benchmarks.flower`: three clients, one for each node, with the examples that FedAvg's clients read."""
+"""The recipe of `benchmarks.flower`: three clients, with the examples of FedAvg's clients."""
 
 import os
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import fjord
 from fjord.data.federated import TestSet
 from fjord.data.writers import synthetic_writers
 from fjord.models import femnist_cnn
 
-CLIENTS, EXAMPLES = 3, 192
+CLIENTS = 3
+"""One for each node."""
+EXAMPLES = 192
 
 
-def write(path: str) -> None:
+def write_examples(path: str) -> None:
     """Write the examples of all clients."""
-    drawn = [
-        synthetic_writers(0, CLIENTS, examples=EXAMPLES).examples(client)
-        for client in range(CLIENTS)
-    ]
-    inputs, targets = (torch.stack(tensors) for tensors in zip(*drawn, strict=True))
-    save_file({"inputs": inputs, "targets": targets}, path)
+    writers = synthetic_writers(0, CLIENTS, examples=EXAMPLES)
+    all_inputs = []
+    all_targets = []
+    for client in range(CLIENTS):
+        inputs, targets = writers.examples(client)
+        all_inputs.append(inputs)
+        all_targets.append(targets)
+    save_file({"inputs": torch.stack(all_inputs), "targets": torch.stack(all_targets)}, path)
 
 
-def data(seed: int) -> fjord.FederatedData:
+def load_data(seed: int) -> fjord.FederatedData:
     """Return them as a federation; what it tests on does not matter."""
-    found = load_file(os.environ["BENCHMARK_DATA"])
-    test = TestSet(
-        found["inputs"][0][:16], found["targets"][0][:16], torch.zeros(16, dtype=torch.int64)
-    )
-    return fjord.GeneratedData(
-        CLIENTS, lambda client: (found["inputs"][client], found["targets"][client]), test
-    )
+    tensors = load_file(os.environ["BENCHMARK_DATA"])
+    inputs = tensors["inputs"]
+    targets = tensors["targets"]
+    test = TestSet(inputs[0][:16], targets[0][:16], torch.zeros(16, dtype=torch.int64))
+
+    def examples(client: int) -> tuple[Tensor, Tensor]:
+        return inputs[client], targets[client]
+
+    return fjord.GeneratedData(CLIENTS, examples, test)
 
 
 def recipe() -> fjord.Experiment:
@@ -39,7 +46,7 @@ def recipe() -> fjord.Experiment:
     return fjord.Experiment(
         name="overhead",
         model=femnist_cnn,
-        data=data,
+        data=load_data,
         method="fjord",
         cohort_size=CLIENTS,
         batch_size=16,

@@ -1,4 +1,4 @@
-"""What docs/fleet.md shows for real hosts: its keys are accepted, its files parse, its options exist."""
+"""What docs/fleet.md shows: its keys are accepted, its files parse, its options exist."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fjord.cli import fleet as commands
-from fjord.engines.flower.fleet import OFFLINE, process_environment, script_path
+from fjord.engines.flower.programs import OFFLINE, process_environment, script_path
 
 PAGE = (Path(__file__).parents[2] / "docs" / "fleet.md").read_text()
 
@@ -82,7 +82,7 @@ def test_what_the_page_says_of_this_command_is_so():
         if line.startswith("fjord fleet")
     ]
     assert {word[2] for word in words} == {"up", "status", "down"}
-    known = {command.callback.__name__ for command in commands.app.registered_commands}
+    known = {command.name for command in commands.app.registered_commands}
     assert known == set(re.findall(r"`fjord fleet (\w+)", PAGE))
     assert set(OFFLINE) - {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"} <= set(
         re.findall(r"FLWR_\w+", PAGE)

@@ -149,10 +149,11 @@ def test_what_the_page_on_devices_says_is_run_as_it_stands(command, tmp_path):
 def grid(tmp_path):
     """A grid of nodes, each client 0, 1, ... with a budget of its own; counts how often a node measures."""
     pytest.importorskip("flwr")
+    from local_grid import LocalGrid
+
     from fjord.engines.flower.client import client_app
     from fjord.engines.flower.codec import unpack_content
     from fjord.engines.flower.engine import ReplyPolicy, RunSpec
-    from fjord.engines.flower.grid import LocalGrid
     from fjord.experiments.flower_app import device, serve
 
     (tmp_path / "mine.py").write_text(MINE)
@@ -201,7 +202,7 @@ def test_a_node_whose_budget_is_too_small_or_wrong_is_named_with_the_reason(grid
 
 def test_a_fleet_passes_its_budget_on():
     pytest.importorskip("flwr")
-    from fjord.engines.flower.commands import node_configs
+    from fjord.cli.fleet import node_configs
 
     (config,) = node_configs(1, bind=True, budget=Budget.split_limits("deadline=60s examples=500"))
     assert config == 'partition-id=0 num-partitions=1 client-id=0 deadline="60s" examples="500"'

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fjord.engines.worker_pool import SMALL, WorkerError, WorkerPool
+from fjord.engines.worker_pool import SMALL_BYTES, WorkerError, WorkerPool
 
 
 @pytest.fixture(autouse=True)
@@ -34,12 +34,32 @@ def doubled(values: np.ndarray) -> np.ndarray:
     return values * 2
 
 
-sizes = st.lists(st.sampled_from([0, 100, SMALL // 8 - 200, SMALL // 8, SMALL]), max_size=14)
+sizes = st.lists(
+    st.sampled_from([0, 100, SMALL_BYTES // 8 - 200, SMALL_BYTES // 8, SMALL_BYTES]), max_size=14
+)
 
 
 @settings(max_examples=25, deadline=None)
-@example([SMALL, 1, 1, SMALL, SMALL, 1, SMALL, 1, 1, SMALL, 1, 1, 1, SMALL], 2)
-@example([SMALL] + [1] * 3 + [SMALL] * 8, 2)
+@example(
+    [
+        SMALL_BYTES,
+        1,
+        1,
+        SMALL_BYTES,
+        SMALL_BYTES,
+        1,
+        SMALL_BYTES,
+        1,
+        1,
+        SMALL_BYTES,
+        1,
+        1,
+        1,
+        SMALL_BYTES,
+    ],
+    2,
+)
+@example([SMALL_BYTES] + [1] * 3 + [SMALL_BYTES] * 8, 2)
 @given(sizes, st.integers(1, 3))
 def test_results_come_in_order_whatever_their_sizes(lengths: list[int], num_workers: int) -> None:
     pool = WorkerPool({"double": doubled}, num_workers)

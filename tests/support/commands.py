@@ -1,6 +1,7 @@
-"""Python in processes of their own, forked from one that has torch and this package: their import is most of a command.
+"""Python in processes of their own, forked from one that has imported torch and this package.
 
-Each has its folder, environment, session, output and end as if a shell had started it. A few tests start Python anew.
+The import is most of what a command costs. Each process has its folder, environment, session,
+output and end as if a shell had started it. A few tests start Python anew.
 """
 
 import os

@@ -1,13 +1,14 @@
-"""A tiny recipe, runs of it in process and over a grid of nodes in this process, and that two runs are the same."""
+"""A tiny recipe, runs of it in process and over a local grid, and that two runs are the same."""
 
 import pytest
 from safetensors.torch import load_file
 
 pytest.importorskip("flwr")
 
+from local_grid import LocalGrid
+
 from fjord.engines.flower.client import client_app
 from fjord.engines.flower.engine import ReplyPolicy, RunSpec
-from fjord.engines.flower.grid import LocalGrid
 from fjord.experiments.flower_app import device, serve
 from fjord.experiments.recipes.find import apply_settings, find_recipe
 from fjord.experiments.runner import run_experiment
@@ -18,6 +19,7 @@ import os, signal
 import torch
 from torch import nn
 import fjord
+from fjord.data.federated import TestSet
 
 
 def make(client):
@@ -28,7 +30,7 @@ def make(client):
 
 def data(seed):
     x, y = make(99)
-    test = fjord.data.federated.TestSet(x, y, torch.arange(len(x)) % 6)
+    test = TestSet(x, y, torch.arange(len(x)) % 6)
     return fjord.GeneratedData(6, make, test, cache_size=0)
 
 
@@ -47,8 +49,18 @@ class Block(nn.Module):
 
 def recipe():
     return fjord.Experiment(
-        name="tiny", model=Block, data=data, method="fjord-kd", widths=fjord.uniform_widths(5), tiers="uniform-5",
-        num_rounds=2, cohort_size=5, batch_size=4, eval_every=1, checkpoint_seconds=0.0, workers=1,
+        name="tiny",
+        model=Block,
+        data=data,
+        method="fjord-kd",
+        widths=fjord.uniform_widths(5),
+        tiers="uniform-5",
+        num_rounds=2,
+        cohort_size=5,
+        batch_size=4,
+        eval_every=1,
+        checkpoint_seconds=0.0,
+        workers=1,
     )
 """
 PATIENCE = ReplyPolicy(20.0)

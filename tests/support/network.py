@@ -1,4 +1,4 @@
-"""A network of its own for this thread and all it starts: loopback only, as on a machine without a cable."""
+"""A network of its own for this thread and all that it starts: loopback only."""
 
 import ctypes
 import fcntl

@@ -27,7 +27,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": exports.export_files,
     "profile": profile.profile_device,
     "tiers": tiers.group_fleet,
-    "app": engines.app,
+    "app": engines.write_flower_app,
     "latency": inference.print_latency,
     "search": search.search_submodel,
     "list": runs.list_recipes,

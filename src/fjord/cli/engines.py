@@ -1,6 +1,7 @@
 """Where clients train: `fjord run --engine in-process | flower-sim | flower`, and `fjord app`."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +14,7 @@ from fjord.core.errors import UserError
 from fjord.core.extras import install_hint
 from fjord.experiments.experiment import Experiment
 from fjord.experiments.recipes.find import recipe_sources
-from fjord.experiments.runner import OnRound
-from fjord.experiments.runner import run_experiment as run_here
+from fjord.experiments.runner import OnRound, run_experiment
 
 out = Console(highlight=False)
 ENGINES = ("in-process", "flower-sim", "flower")
@@ -31,11 +31,15 @@ class EngineChoice:
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
-            raise UserError(f"--engine {self.engine}: allowed are {', '.join(ENGINES)}")
-        if (self.superlink is None) == (self.engine == "flower"):
-            raise UserError(
-                "--engine flower needs --superlink NAME, a connection of Flower's config.toml; others do not"
+            allowed = ", ".join(ENGINES)
+            raise UserError(f"must be one of {allowed}", field="engine", value=self.engine)
+        if self.engine == "flower" and self.superlink is None:
+            reason = (
+                "is needed by --engine flower: the name of a connection in Flower's config.toml"
             )
+            raise UserError(reason, field="superlink")
+        if self.engine != "flower" and self.superlink is not None:
+            raise UserError("needs --engine flower", field="superlink", value=self.superlink)
         if self.engine != "in-process":
             require_flower(f"--engine {self.engine}")
 
@@ -49,7 +53,7 @@ class EngineChoice:
     ) -> None:
         """Run an experiment of a recipe into a folder."""
         if self.engine == "in-process":
-            run_here(experiment, folder, recipe=recipe, resume=resume, on_round=on_round)
+            run_experiment(experiment, folder, recipe=recipe, resume=resume, on_round=on_round)
         elif self.engine == "flower-sim":
             self._simulate(experiment, folder, recipe, resume, on_round)
         else:
@@ -63,14 +67,19 @@ class EngineChoice:
         resume: bool,
         on_round: OnRound,
     ) -> None:
-        from fjord.engines.flower import engine, simulation
-        from fjord.experiments import flower_app as app
+        from fjord.engines.flower.engine import Grid, ReplyPolicy, RunSpec
+        from fjord.engines.flower.simulation import run_simulation
+        from fjord.experiments import flower_app
 
-        order = engine.RunSpec(recipe["name"], tuple(recipe["set"]))
-        patience = engine.ReplyPolicy(self.deadline, self.min_replies)
-        simulation.run_simulation(
-            lambda grid: app.serve(grid, order, patience, folder, resume=resume, on_round=on_round),
-            app.client_of(),
+        spec = RunSpec(recipe["name"], tuple(recipe["set"]))
+        policy = ReplyPolicy(self.deadline, self.min_replies)
+
+        def serve(grid: Grid) -> None:
+            flower_app.serve(grid, spec, policy, folder, resume=resume, on_round=on_round)
+
+        run_simulation(
+            serve,
+            flower_app.client_of(),
             num_nodes=experiment.cohort_size,
             workers=experiment.workers,
         )
@@ -89,18 +98,19 @@ class EngineChoice:
         }
         status = submit_run(self.superlink, config, recipe_sources(recipe["name"]))
         if status != "finished:completed":
-            raise UserError(
-                f"--superlink {self.superlink}: the run ended as {status}; its log says why"
-            )
+            reason = f"ended the run as {status}; its log says why"
+            raise UserError(reason, field="superlink", value=self.superlink)
 
 
-def require_flower(what: str) -> None:
-    """Say what to install where Flower is missing."""
-    if find_spec("flwr") is None:
-        raise UserError(f"{what} needs Flower; install it with: {install_hint('flower')}")
+def require_flower(what: str, *, modules: Sequence[str] = ("flwr",)) -> None:
+    """Raise an error that says what to install if Flower, or what comes with it, is missing."""
+    for module in modules:
+        if find_spec(module) is None:
+            hint = install_hint("flower")
+            raise UserError(f"{what} needs Flower; install it with: {hint}")
 
 
-def app(
+def write_flower_app(
     output: Annotated[Path, typer.Option(help="Where to write it.")] = Path("fjord-app"),
 ) -> None:
     """Write the Flower app, for people who start runs with Flower's own `flwr run`."""
@@ -108,10 +118,7 @@ def app(
     from fjord.engines.flower.submit import write_app
 
     write_app(output)
+    config = 'recipe="demo" settings="num_rounds=3" output="/where/runs/go"'
+    command = f"flwr run {shlex.quote(str(output))} SUPERLINK --stream --run-config '{config}'"
     out.print(f"Flower app: {output}", markup=False, soft_wrap=True)
-    out.print(
-        f"Run it: flwr run {shlex.quote(str(output))} SUPERLINK --stream "
-        '--run-config \'recipe="demo" settings="num_rounds=3" output="/where/runs/go"\'',
-        markup=False,
-        soft_wrap=True,
-    )
+    out.print(f"Run it: {command}", markup=False, soft_wrap=True)

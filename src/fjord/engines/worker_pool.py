@@ -1,4 +1,4 @@
-"""Worker processes that are noticed when they die: an ordered map over forked workers of one thread each."""
+"""An ordered map over forked worker processes of one thread each, which may die without loss."""
 
 import gc
 import io
@@ -21,43 +21,45 @@ import torch
 from fjord.core.errors import UserError
 
 Handlers = dict[str, Callable[[Any], Any]]
-ATTEMPTS = 3
+MAX_DEATHS = 3
 """How many workers may die of one job before the run gives up."""
-SMALL = 1 << 17
-"""Messages up to this size go in one piece, and, if its pipe holds them, to a worker that is still busy."""
-Message = tuple[bytes, list[memoryview]]
+SMALL_BYTES = 1 << 17
+"""Messages up to this size are sent in one piece, and also to a worker that is still busy."""
+PackedMessage = tuple[bytes, list[memoryview]]
+"""A pickle, and the memory of the arrays in it."""
 
 
 @dataclass
-class _Job:
+class _PoolJob:
     index: int
-    message: Message
+    message: PackedMessage
     deaths: int = 0
 
     @property
-    def size(self) -> int:
-        return len(self.message[0]) + sum(map(len, self.message[1]))
+    def num_bytes(self) -> int:
+        header, blocks = self.message
+        return len(header) + sum(map(len, blocks))
 
     @property
-    def small(self) -> bool:
-        return self.size <= SMALL
+    def is_small(self) -> bool:
+        return self.num_bytes <= SMALL_BYTES
 
 
 @dataclass
-class _Worker:
+class _PoolWorker:
     process: multiprocessing.process.BaseProcess
     connection: Connection
-    jobs: deque[_Job] = field(default_factory=deque)
+    jobs: deque[_PoolJob] = field(default_factory=deque)
     """The one it works on, and one that waits in its pipe."""
-    room: int = 0
+    pipe_bytes: int = 0
 
     def __post_init__(self) -> None:
         with socket.socket(fileno=os.dup(self.connection.fileno())) as pipe:
-            self.room = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            self.pipe_bytes = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
-    def has_room(self, job: _Job) -> bool:
-        """Say whether a job fits in the pipe while nobody reads it: else both sides might wait for each other."""
-        return 1.5 * job.size < self.room
+    def has_room(self, job: _PoolJob) -> bool:
+        """Return whether a job fits in the pipe: if not, both sides might wait for each other."""
+        return 1.5 * job.num_bytes < self.pipe_bytes
 
 
 class WorkerError(UserError):
@@ -67,120 +69,137 @@ class WorkerError(UserError):
 class WorkerPool:
     """Runs jobs in forked processes, which inherit models and data without a copy.
 
-    Only fork lets a user's model, data and loss reach a worker as they are; systems without it have one worker.
+    Only a fork passes a user's model, data and loss to a worker as they are; on systems without it
+    there is one worker.
     """
 
     def __init__(self, handlers: Handlers, num_workers: int) -> None:
         if "fork" not in multiprocessing.get_all_start_methods():
-            raise UserError(
-                f"workers={num_workers}: this system cannot fork processes; use workers=1"
-            )
+            reason = "needs a system that can fork processes; use workers=1"
+            raise UserError(reason, field="workers", value=num_workers)
         self.handlers = handlers
-        self.workers: list[_Worker] = []
+        self.workers: list[_PoolWorker] = []
         for _ in range(num_workers):
-            self.workers.append(self._start())
+            self.workers.append(self._start_worker())
 
-    def _start(self, without: _Worker | None = None) -> _Worker:
+    def _start_worker(self, replaces: _PoolWorker | None = None) -> _PoolWorker:
         context = multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
-        others = [worker.connection for worker in self.workers if worker is not without] + [ours]
-        process = context.Process(target=_serve, args=(theirs, others, self.handlers), daemon=True)
+        inherited = [worker.connection for worker in self.workers if worker is not replaces]
+        arguments = (theirs, [*inherited, ours], self.handlers)
+        process = context.Process(target=_serve_jobs, args=arguments, daemon=True)
         process.start()
         theirs.close()
-        return _Worker(process, ours)
+        return _PoolWorker(process, ours)
 
     def map(self, kind: str, payloads: Iterable[Any], ahead: int | None = None) -> Iterator[Any]:
         """Yield the results in the order of the payloads.
 
-        At most `ahead` jobs (by default three for each worker) are begun whose results were not taken yet: one that
-        takes long must not keep the others waiting, nor all results pile up behind it.
+        At most `ahead` jobs (by default three for each worker) are begun whose results are not yet
+        consumed: a slow one must not keep the others waiting, nor all results pile up behind it.
         """
         if any(worker.jobs for worker in self.workers):
-            raise WorkerError("the pool is at work on other jobs, whose results are not all taken")
+            raise WorkerError("the pool is at work on other jobs, whose results are not all read")
         try:
-            yield from self._map(kind, payloads, ahead or 3 * len(self.workers))
+            yield from self._map_jobs(kind, payloads, ahead or 3 * len(self.workers))
         finally:
             self._stop_unfinished()
 
     def _stop_unfinished(self) -> None:
-        """Replace workers that are still at work for somebody who left: nobody may get their results."""
+        """Replace workers that are still busy: nobody may get results of a map that was left."""
         for place, worker in enumerate(self.workers):
             if worker.jobs:
                 worker.process.kill()
                 worker.process.join()
                 worker.connection.close()
-                self.workers[place] = self._start(without=worker)
+                self.workers[place] = self._start_worker(replaces=worker)
 
-    def _map(self, kind: str, payloads: Iterable[Any], ahead: int) -> Iterator[Any]:
-        jobs = (_Job(i, _packed((kind, payload))) for i, payload in enumerate(payloads))
-        coming, results, wanted = deque(islice(jobs, 1)), dict[int, Any](), 0
+    def _map_jobs(self, kind: str, payloads: Iterable[Any], ahead: int) -> Iterator[Any]:
+        jobs = _make_jobs(kind, payloads)
+        queue = deque(islice(jobs, 1))
+        results: dict[int, Any] = {}
+        wanted = 0
         while True:
-            while (
-                coming
-                and coming[0].index < wanted + ahead
-                and (place := self._taker(coming)) is not None
-            ):
-                self._give(place, coming.popleft())
-                made_ahead = 1 + len(self.workers) if all(job.small for job in coming) else 1
-                coming.extend(islice(jobs, max(0, made_ahead - len(coming))))
+            while queue and queue[0].index < wanted + ahead:
+                place = self._free_worker(queue)
+                if place is None:
+                    break
+                self._send_job(place, queue.popleft())
+                self._fill_queue(queue, jobs)
             while wanted in results:
                 yield results.pop(wanted)
                 wanted += 1
-            waiting = [w.connection for w in self.workers if w.jobs]
-            if not waiting and not coming:
+            busy = [worker.connection for worker in self.workers if worker.jobs]
+            if busy:
+                self._receive_results(busy, results)
+            elif not queue:
                 return
-            for connection in wait(waiting) if waiting else ():
-                place = next(i for i, w in enumerate(self.workers) if w.connection is connection)
-                self._receive(place, results)
 
-    def _taker(self, coming: Sequence[_Job]) -> int | None:
-        """Return the worker that takes the next job: an idle one, or a busy one that need not wait for its next then.
+    def _fill_queue(self, queue: deque[_PoolJob], jobs: Iterator[_PoolJob]) -> None:
+        """Make jobs ahead: one more than workers while they are small, else one at a time."""
+        length = 1
+        if all(job.is_small for job in queue):
+            length += len(self.workers)
+        queue.extend(islice(jobs, max(0, length - len(queue))))
 
-        The last jobs go to idle workers only, so that all end at the same time.
+    def _free_worker(self, queue: Sequence[_PoolJob]) -> int | None:
+        """Return the worker for the next job: an idle one, or a busy one that can have it waiting.
+
+        The last jobs are left for idle workers, so that all end at the same time.
         """
         lengths = [len(worker.jobs) for worker in self.workers]
-        place = lengths.index(min(lengths))
-        waits = (
-            len(coming) > len(lengths)
-            and coming[0].small
-            and self.workers[place].has_room(coming[0])
-        )
-        return place if lengths[place] <= waits else None
+        shortest = min(lengths)
+        place = lengths.index(shortest)
+        if shortest == 0:
+            return place
+        job = queue[0]
+        may_wait = len(queue) > len(lengths) and job.is_small
+        if shortest == 1 and may_wait and self.workers[place].has_room(job):
+            return place
+        return None
 
-    def _give(self, place: int, job: _Job) -> None:
+    def _send_job(self, place: int, job: _PoolJob) -> None:
         self.workers[place].jobs.append(job)
         try:
-            _send(self.workers[place].connection, job.message)
+            _send_message(self.workers[place].connection, job.message)
         except OSError:
-            self._revive(place)
+            self._replace_dead(place)
 
-    def _receive(self, place: int, results: dict[int, Any]) -> None:
+    def _receive_results(self, busy: list[Connection], results: dict[int, Any]) -> None:
+        """Wait until at least one worker has a result or is dead."""
+        for ready in wait(busy):
+            for place, worker in enumerate(self.workers):
+                if worker.connection is ready:
+                    self._receive_result(place, results)
+                    break
+
+    def _receive_result(self, place: int, results: dict[int, Any]) -> None:
         worker = self.workers[place]
         try:
-            ok, result = _receive(worker.connection)
+            succeeded, result = _receive_message(worker.connection)
         except (EOFError, OSError):
-            self._revive(place)
+            self._replace_dead(place)
             return
-        index = worker.jobs.popleft().index
-        if not ok:
+        job = worker.jobs.popleft()
+        if not succeeded:
             raise WorkerError(result)
-        results[index] = result
+        results[job.index] = result
 
-    def _revive(self, place: int) -> None:
+    def _replace_dead(self, place: int) -> None:
         """Replace a dead worker and run its jobs again."""
         dead = self.workers[place]
         dead.process.join()
         dead.connection.close()
         dead.jobs[0].deaths += 1
-        if dead.jobs[0].deaths >= ATTEMPTS:
+        if dead.jobs[0].deaths >= MAX_DEATHS:
+            code = dead.process.exitcode
             raise WorkerError(
-                f"{ATTEMPTS} workers died of the same job, the last with exit code {dead.process.exitcode} "
+                f"{MAX_DEATHS} workers died of the same job, the last with exit code {code} "
                 "(-9 is often a lack of memory)"
             )
-        self.workers.pop(place)
-        self.workers.insert(place, self._start())
+        self.workers[place] = self._start_worker(replaces=dead)
         for job in dead.jobs:
-            self._give(place, job)
+            self._send_job(place, job)
 
     def close(self) -> None:
         """End all workers."""
@@ -192,67 +211,73 @@ class WorkerPool:
         self.workers.clear()
 
 
-def _serve(connection: Connection, others: list[Connection], handlers: Handlers) -> None:
+def _make_jobs(kind: str, payloads: Iterable[Any]) -> Iterator[_PoolJob]:
+    for index, payload in enumerate(payloads):
+        yield _PoolJob(index, _pack_message((kind, payload)))
+
+
+def _serve_jobs(connection: Connection, inherited: list[Connection], handlers: Handlers) -> None:
     """Run jobs until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in others:  # held open here, a worker would not see that the main process is gone
+    for other in inherited:  # if they stay open, a worker does not see that the main process ended
         other.close()
-    sys.stdout, sys.stderr = (
-        sys.__stdout__,
-        sys.__stderr__,
-    )  # not the display's, which is drawn by one process
+    # Not those of the progress display, which one process draws.
+    sys.stdout = sys.__stdout__
+    sys.stderr = sys.__stderr__
     torch.set_num_threads(1)
     gc.freeze()  # what was inherited stays shared: a collection would touch, and so copy, all of it
     while True:
         try:
-            kind, payload = _receive(connection)
-            _send(connection, _run(handlers[kind], payload))
+            kind, payload = _receive_message(connection)
+            _send_message(connection, _run_handler(handlers[kind], payload))
         except (EOFError, OSError):
             return
 
 
-def _packed(content: Any) -> Message:
-    """Return a message: what is not the memory of arrays, and that memory as it is, without a copy."""
-    blocks: list[pickle.PickleBuffer] = []
-    header = pickle.dumps(content, protocol=5, buffer_callback=blocks.append)
-    return header, [block.raw() for block in blocks]
+def _pack_message(content: Any) -> PackedMessage:
+    """Pickle a message, except for the memory of arrays, which is not copied."""
+    buffers: list[pickle.PickleBuffer] = []
+    header = pickle.dumps(content, protocol=5, buffer_callback=buffers.append)
+    return header, [buffer.raw() for buffer in buffers]
 
 
-def _send(connection: Connection, message: Message) -> None:
-    parts: list[bytes | memoryview] = [message[0], *message[1]]
+def _send_message(connection: Connection, message: PackedMessage) -> None:
+    header, blocks = message
+    parts: list[bytes | memoryview] = [header, *blocks]
     sizes = list(map(len, parts))
     first = pickle.dumps(sizes)
-    if sum(sizes) <= SMALL:  # one piece: each wakes the other side, which has better things to do
+    if sum(sizes) <= SMALL_BYTES:  # in one piece: each piece wakes the other side
         connection.send_bytes(b"".join((first, *parts)))
         return
     connection.send_bytes(first)
-    for memory in parts:
-        if len(memory):
-            connection.send_bytes(memory)
+    for part in parts:
+        if len(part):
+            connection.send_bytes(part)
 
 
-def _receive(connection: Connection) -> Any:
+def _receive_message(connection: Connection) -> Any:
     first = io.BytesIO(connection.recv_bytes())
     sizes = pickle.load(first)
-    small, blocks = sum(sizes) <= SMALL, [bytearray(size) for size in sizes]
+    is_small = sum(sizes) <= SMALL_BYTES
+    blocks = list(map(bytearray, sizes))
     for block in blocks:
-        if small:
+        if is_small:
             first.readinto(block)
         elif block:
             connection.recv_bytes_into(block)
     return pickle.loads(blocks[0], buffers=blocks[1:])
 
 
-def _run(handler: Callable[[Any], Any], payload: Any) -> Message:
+def _run_handler(handler: Callable[[Any], Any], payload: Any) -> PackedMessage:
     try:
-        return _packed((True, handler(payload)))
-    except Exception as error:  # whatever it is, the main process has to hear of it
-        return _packed((False, _failure_text(error)))
+        return _pack_message((True, handler(payload)))
+    except Exception as error:  # whatever it is, the main process has to know
+        return _pack_message((False, _failure_text(error)))
 
 
 def _failure_text(error: Exception) -> str:
-    """Return what the main process says of a failed job: who it was for, what happened and where."""
+    """Return what the main process reports of a failed job: its client, the error and where."""
     notes = "".join(f"{note}: " for note in getattr(error, "__notes__", []))
     if isinstance(error, UserError):
         return notes + str(error)

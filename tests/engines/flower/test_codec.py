@@ -14,9 +14,14 @@ from fjord.elastic.client_model import slice_index, take_tensors
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
 from fjord.engines.flower import codec
-from fjord.engines.flower.codec import decode_task, encode_task, encode_update, unpack_content
+from fjord.engines.flower.codec import (
+    content_bytes,
+    decode_task,
+    encode_task,
+    encode_update,
+    unpack_content,
+)
 from fjord.engines.flower.engine import RunSpec
-from fjord.engines.flower.grid import content_bytes
 from fjord.experiments.recipes.find import apply_settings, find_recipe
 from fjord.models.catalog import PAPER_MODELS
 from fjord.training.local import Assignment, ClientUpdate
@@ -79,7 +84,7 @@ def test_what_is_decoded_is_what_was_encoded(recipe):
 
 
 def test_slices_too_large_to_travel_beside_the_head_arrive_as_well(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(codec, "INLINE", 100)
+    monkeypatch.setattr(codec, "INLINE_BYTES", 100)
     assert_same(
         over_grid(recipe, tmp_path / "grid", ("scaffold=true",)),
         in_process(recipe, tmp_path / "in", ("scaffold=true",)),

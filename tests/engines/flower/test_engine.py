@@ -1,4 +1,4 @@
-"""FjORD on Flower: the weights of the in-process engine, over a grid, over Ray, and after a server was killed."""
+"""The Flower engine: the weights of the in-process engine, over a grid, over Ray, after a kill."""
 
 import os
 import signal
@@ -12,12 +12,12 @@ pytest.importorskip("flwr")
 
 from commands import wait_until
 from flower_runs import PATIENCE, assert_same, in_process, over_grid, recipe_file  # noqa: F401
+from local_grid import LocalGrid
 from network import cut_off
 
 import fjord
 from fjord.engines.flower.client import client_app
 from fjord.engines.flower.engine import RunSpec
-from fjord.engines.flower.grid import LocalGrid
 from fjord.experiments.flower_app import device, serve
 from fjord.experiments.runs import RunFolder
 
@@ -110,23 +110,29 @@ import fjord
 from fjord.experiments.flower_app import device, serve
 from fjord.engines.flower import codec
 from fjord.engines.flower.client import client_app
-from fjord.engines.flower.engine import Order, Patience
-from fjord.engines.flower.grid import LocalGrid
+from fjord.engines.flower.engine import ReplyPolicy, RunSpec
+from local_grid import LocalGrid
 
 def die(message, reply):
-    if message.metadata.message_type == "train" and codec.unpack(message.content)[0]["round"] == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if message.metadata.message_type == "train":
+        head, _ = codec.unpack_content(message.content)
+        if head["round"] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
     return reply
 
 settings = ("num_rounds=4", "scaffold=true", "server=fedadam")
-serve(LocalGrid(client_app(device), [{}], die), Order(sys.argv[1], settings), Patience(20.0), Path(sys.argv[2]))
+grid = LocalGrid(client_app(device), [{}], die)
+serve(grid, RunSpec(sys.argv[1], settings), ReplyPolicy(20.0), Path(sys.argv[2]))
 """
 
 
 def test_a_server_killed_in_a_round_goes_on_to_the_same_weights(recipe, tmp_path):
     settings = ("num_rounds=4", "scaffold=true", "server=fedadam")
+    paths = [str(Path(__file__).parents[2] / "support"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        [sys.executable, "-c", KILLED, recipe, str(tmp_path / "there")], check=False
+        [sys.executable, "-c", KILLED, recipe, str(tmp_path / "there")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        check=False,
     )
     assert done.returncode == -signal.SIGKILL
     assert len(RunFolder(tmp_path / "there").metrics()) == 2

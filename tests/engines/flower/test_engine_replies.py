@@ -10,11 +10,11 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr")
 from flower_runs import assert_same, in_process, over_grid, recipe_file  # noqa: F401
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from local_grid import LocalGrid
 
 from fjord.engines.flower.client import client_app
 from fjord.engines.flower.codec import pack_content, unpack_content
 from fjord.engines.flower.engine import ReplyPolicy, RunSpec
-from fjord.engines.flower.grid import LocalGrid
 from fjord.engines.in_process import InProcessEngine
 from fjord.experiments.flower_app import device, serve
 from fjord.experiments.recipes.find import find_recipe
@@ -67,7 +67,7 @@ WRONG = {
     "loss NaN": (lambda c: rewritten(c, loss=float("nan")), "loss is nan"),
     "loss as a list": (lambda c: rewritten(c, loss=[1.0]), "loss is [1.0]"),
     "macs as an object": (lambda c: rewritten(c, macs={}), "macs is {}"),
-    "steps of other widths": (lambda c: rewritten(c, steps=[1] * 9), "zip()"),
+    "steps of other widths": (lambda c: rewritten(c, steps=[1] * 9), "counts for"),
     "steps as a number": (lambda c: rewritten(c, steps=3), "for a list of counts"),
     "steps of text": (
         lambda c: rewritten(c, steps=["1"] * len(unpack_content(c)[0]["steps"])),

@@ -1,7 +1,8 @@
-"""A real fleet of three nodes over TLS: the weights of the in-process engine, whatever fails on the way.
+"""A real fleet of three nodes over TLS: the weights of the in-process engine, whatever fails.
 
-Every process is real, and none can reach a network where the kernel lets the tests leave it. Rounds are slow, as each
-message is a process, so few runs carry many tests: one that nothing disturbs, and one that everything does.
+Every process is real, and none can reach a network where the kernel lets the tests leave it. Rounds
+are slow, as each message is a process, so few runs carry many tests: one that nothing disturbs, and
+one that everything does.
 """
 
 import json
@@ -18,13 +19,15 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("flwr")
+import psutil
 from flower_runs import RECIPE, assert_same, in_process
+from local_grid import LocalGrid
 from network import cut_off, demand_cut_off
 
-from fjord.engines.flower import commands, fleet, keys, processes
+from fjord.engines.flower import keys, loopback
 from fjord.engines.flower.client import client_app
 from fjord.engines.flower.engine import ReplyPolicy, RunSpec
-from fjord.engines.flower.grid import LocalGrid
+from fjord.engines.flower.programs import process_environment, script_path
 from fjord.engines.flower.submit import write_app
 from fjord.engines.in_process import InProcessEngine
 from fjord.experiments.flower_app import device, serve
@@ -33,10 +36,12 @@ from fjord.experiments.runs import RunFolder
 
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="fjord fleet needs /proc"),
+    pytest.mark.skipif(not psutil.LINUX, reason="fjord fleet needs Linux"),
 ]
 FIRST = ("none", "raises", "NaN", "late")
-"""What happens to the clients of the first round, in the order they are sent: the late one keeps its node from none."""
+"""What happens to the clients of the first round, in the order they are sent.
+
+The late one keeps its node from no other."""
 SETTINGS = ("num_rounds=3", "cohort_size=4")
 SPOILER = '''
 import os, time
@@ -51,10 +56,12 @@ NOTES = Path(os.environ["FLEET_NOTES"])
 NODE = os.environ["FJORD_FLEET"].rpartition("/")[2]
 SENT = Path(__file__).with_name("sent")
 
-CHANGES = {
-    "NaN": lambda tensor: torch.full_like(tensor, torch.nan) if tensor.is_floating_point() else tensor,
-    "other shapes": lambda tensor: torch.stack([tensor, tensor]),
-}
+
+def with_nan(tensor):
+    return torch.full_like(tensor, torch.nan) if tensor.is_floating_point() else tensor
+
+
+CHANGES = {"NaN": with_nan, "other shapes": lambda tensor: torch.stack([tensor, tensor])}
 
 
 def wait_for(name):
@@ -66,7 +73,10 @@ class Spoiling:
     """Trains as it should, notes where, and does in each round what the tests are about."""
 
     def __init__(self, trainer):
-        self.trainer, self.model, self.parts, self.data = trainer, trainer.model, trainer.parts, trainer.data
+        self.trainer = trainer
+        self.model = trainer.model
+        self.parts = trainer.parts
+        self.data = trainer.data
 
     def __call__(self, task, reduced=None):
         (NOTES / f"round-{task.round_index}-client-{task.client_id}").write_text(NODE)
@@ -80,10 +90,11 @@ class Spoiling:
         if fault == "killed":
             wait_for("never")
         change = CHANGES.get(fault, lambda tensor: tensor)
-        return replace(update, tensors={key: change(tensor) for key, tensor in update.tensors.items()})
+        tensors = {key: change(tensor) for key, tensor in update.tensors.items()}
+        return replace(update, tensors=tensors)
 
     def second(self, task):
-        """In the second round, faults go to those who come first, as nobody knows who is sent where."""
+        """In the second round, faults go to who comes first: nobody knows who is sent where."""
         for fault in ("killed", "other shapes") if task.round_index == 1 else ():
             try:
                 (NOTES / fault).mkdir()
@@ -112,8 +123,8 @@ class Site:
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
-    def fleet(self) -> fleet.LoopbackFleet:
-        found = fleet.load_fleet(self.path / ".fleet")
+    def fleet(self) -> loopback.LoopbackFleet:
+        found = loopback.load_fleet(self.path / ".fleet")
         assert found is not None
         return found
 
@@ -135,10 +146,10 @@ class Site:
         for process in self.started:
             process.kill()
             process.wait()
-        fleet.stop_fleet(self.path / ".fleet")
+        loopback.stop_fleet(self.path / ".fleet")
 
     def traffic(self, run_id: str) -> dict[str, int]:
-        words = [fleet.script_path("flwr"), "list", "fleet", "--run-id", run_id, "--format", "json"]
+        words = [script_path("flwr"), "list", "fleet", "--run-id", run_id, "--format", "json"]
         shown = subprocess.run(
             words, cwd=self.path, env=self.env, stdout=subprocess.PIPE, check=True
         ).stdout
@@ -161,13 +172,13 @@ def until(found, process=None, seconds=180.0):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Three nodes over TLS with registered keys, cut off from the network if possible, ended whatever happens."""
+    """Three nodes over TLS, cut off from the network if possible, ended whatever happens."""
     path = tmp_path_factory.mktemp("deployment")
     (path / "notes").mkdir()
     with ExitStack() as stack:
         found = Site(path, stack.enter_context(cut_off()))
         found.env |= {
-            **fleet.process_environment(path / ".fleet" / "flwr"),
+            **process_environment(path / ".fleet" / "flwr"),
             "FLEET_NOTES": str(path / "notes"),
         }
         found.env |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5"}
@@ -191,7 +202,7 @@ class Calm:
 
 @pytest.fixture(scope="module")
 def calm(site):
-    """Two rounds of a recipe of the user's own, whose file is gone before a node could look for it."""
+    """Two rounds of a user's own recipe, whose file is gone before a node could look for it."""
     (site.path / "mine").mkdir()
     recipe, shapes = site.path / "mine" / "tiny.py", site.path / "mine" / "shapes.py"
     recipe.write_text(
@@ -212,17 +223,14 @@ def calm(site):
         "cohort_size=3",
     ]
     process = site.start(*words, "--output", "calm")
-    started = lambda: (
-        (site.path / "output").read_text().partition("started run ")[2].partition("\n")[0]
-    )  # noqa: E731
-    run_id = until(started, process)
+    run_id = until(lambda: started_run(site.path / "output"), process)
     for file in (recipe, shapes):
         file.rename(file.with_suffix(".away"))
     with paused(
         f"{site.fleet.mark}/node-0"
     ):  # so that the run is not over before the stranger has come
         log = refused(site)
-        online = site.fleet.online()
+        online = site.fleet.online_nodes()
         assert process.poll() is None
     assert process.wait(300) == 0, (site.path / "output").read_text()
     for file in (recipe, shapes):
@@ -231,31 +239,32 @@ def calm(site):
     return Calm(RunFolder(site.path / "calm"), str(recipe), run_id, log, online, counts)
 
 
+def started_run(output: Path) -> str:
+    """The id of a run that was started, if it was."""
+    return output.read_text().partition("started run ")[2].partition("\n")[0]
+
+
 @contextmanager
 def paused(mark: str) -> Iterator[None]:
     """Keep all processes of a node from going on meanwhile."""
-    found = processes.find_marked(mark)
+    found = loopback.find_marked(mark)
     assert found
-    for pid in found:
-        os.kill(pid, signal.SIGSTOP)
+    loopback.send_signal(found, signal.SIGSTOP)
     try:
         yield
     finally:
-        for pid in found:
-            os.kill(pid, signal.SIGCONT)
+        loopback.send_signal(found, signal.SIGCONT)
 
 
 def refused(site: Site) -> str:
     """Start a node whose key nobody registered, and return what it says when it has given up."""
     folder = site.fleet.folder
     keys.make_node_key(folder / "keys" / "unknown")
-    (own,) = commands.free_ports(1)
-    command = commands.supernode(
-        folder, "unknown", "", (site.fleet.processes[0].port, own), tls=True
-    )
+    (own,) = loopback.free_ports(1)
+    command = loopback.supernode_command(site.fleet, "unknown", "", own)
     log = folder / "logs" / "unknown.log"
     with log.open("wb") as file:
-        env = fleet.process_environment(folder / "home" / "unknown")
+        env = process_environment(folder / "home" / "unknown")
         done = subprocess.run(
             command, env=env, cwd=folder / "logs", stdout=file, stderr=file, timeout=60, check=False
         )
@@ -303,9 +312,9 @@ def test_a_key_that_nobody_registered_is_refused_while_a_run_goes_on(site, calm)
 def test_no_process_could_reach_a_network(site, calm):
     demand_cut_off(site.cut)
     mine = os.readlink("/proc/thread-self/ns/net")
-    family = processes.find_marked(site.fleet.mark)
+    family = loopback.find_marked(site.fleet.mark)
     assert len(family) >= 8
-    assert {os.readlink(f"/proc/{pid}/ns/net") for pid in family} == {mine}
+    assert {os.readlink(f"/proc/{process.pid}/ns/net") for process in family} == {mine}
 
 
 @dataclass
@@ -320,7 +329,7 @@ class Hard:
     """Whether the run folder was still somebody's just after the SuperLink had been killed."""
     before: list[dict]
     """The metrics when the SuperLink was killed."""
-    left: dict[int, int]
+    left: set[psutil.Process]
     """What was left of its children when it had been restarted."""
     faults: list[dict[int, str]]
     """By round, what was done to whom."""
@@ -331,7 +340,8 @@ class Hard:
 def hard(site, calm):
     """Three rounds of four clients.
 
-    Round 0: one raises, one sends NaN, one answers in round 1. Round 1: one sends other shapes, and a node is killed.
+    Round 0: one raises, one sends NaN, one answers in round 1.
+    Round 1: one sends other shapes, and a node is killed.
     Round 2: the SuperLink is killed; both come back, and the run is resumed.
     """
     deadline = round(
@@ -353,7 +363,7 @@ def hard(site, calm):
     process.terminate()
     process.wait(60)
     site.fjord("fleet", "restart", "superlink")
-    left = {pid: begun for pid, begun in children.items() if processes._start_time(pid) == begun}
+    left = loopback.living_processes(children)
     site.fjord("fleet", "restart", victim)
     site.fjord("run", "--resume", "hard", "--engine", "flower", "--superlink", "fleet", "--no-page")
     shapes = {int(found(notes / "other shapes")[1]): "other shapes"}
@@ -399,17 +409,13 @@ def start_spoilt(
         f"{key}={json.dumps(value)}"
         for key, value in {**config, "deadline": float(deadline)}.items()
     )
-    return site.start(
-        fleet.script_path("flwr"), "run", "app", "fleet", "--stream", "--run-config", words
-    )
+    return site.start(script_path("flwr"), "run", "app", "fleet", "--stream", "--run-config", words)
 
 
-def kill_superlink(site: Site) -> dict[int, int]:
+def kill_superlink(site: Site) -> set[psutil.Process]:
     """Kill the SuperLink alone, and return its children."""
-    superlink, children = (
-        site.fleet.processes[0],
-        processes.find_marked(f"{site.fleet.mark}/superlink"),
-    )
+    superlink = site.fleet.processes["superlink"]
+    children = loopback.find_marked(superlink.mark)
     os.kill(superlink.pid, signal.SIGKILL)
     until(lambda: not superlink.alive)
     return children
@@ -425,7 +431,7 @@ def is_taken(run: RunFolder) -> bool:
 
 def kill(mark: str) -> None:
     """Kill a process with its children, all at once."""
-    processes._signal(processes.find_marked(mark), signal.SIGKILL)
+    loopback.send_signal(loopback.find_marked(mark), signal.SIGKILL)
 
 
 class Without(InProcessEngine):
@@ -500,4 +506,4 @@ def test_the_node_and_the_superlink_that_were_restarted_take_part_again(site, ha
 
 def test_what_a_killed_superlink_leaves_behind_keeps_the_run_folder_until_it_is_ended(hard):
     assert hard.taken  # its ServerApp lives on for some seconds, and could write
-    assert hard.left == {}
+    assert hard.left == set()

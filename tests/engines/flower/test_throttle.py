@@ -1,4 +1,4 @@
-"""Transient load in whole runs: every engine, a real lack of memory, busy nodes, and what is told of it."""
+"""Transient load in whole runs: every engine, a real lack of memory, busy nodes, warnings."""
 
 import json
 import subprocess
@@ -20,8 +20,9 @@ def test_all_engines_agree_with_a_run_whose_trace_says_it_beforehand(
     recipe: str, tmp_path: Path, strategy: str
 ) -> None:
     pytest.importorskip("flwr")
+    from local_grid import LocalGrid
+
     from fjord.engines.flower.engine import ReplyPolicy, RunSpec
-    from fjord.engines.flower.grid import LocalGrid
     from fjord.experiments.flower_app import client_of, serve
 
     given = [strategy] if strategy else []
@@ -59,8 +60,9 @@ def test_a_real_lack_of_memory_makes_clients_train_less_with_the_same_result(
 def over_nodes(
     recipe: str, folder: Path, node: dict[str, Any], given: tuple[str, ...] = ()
 ) -> RunFolder:
+    from local_grid import LocalGrid
+
     from fjord.engines.flower.engine import ReplyPolicy, RunSpec
-    from fjord.engines.flower.grid import LocalGrid
     from fjord.experiments.flower_app import client_of, serve
 
     return serve(
@@ -72,7 +74,7 @@ def test_a_busy_node_trains_less_than_it_was_sent_and_returns_only_that(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = pytest.importorskip("fjord.engines.flower.client")
-    monkeypatch.setattr(app, "read", lambda: HostReading(2.2, 5 * 10**9, 9))
+    monkeypatch.setattr(app, "read_host", lambda: HostReading(2.2, 5 * 10**9, 9))
     found = over_nodes(recipe, tmp_path / "busy", {"max-load": 1.0, "min-battery": 10})
     reduced = found.metrics()[0]["reduced"]
     assert set(reduced.values()) == {"from 1 to 2/5: load 2.20 a core, battery at 9%"}
@@ -86,7 +88,7 @@ def test_a_node_trains_the_widest_whose_memory_fits(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = pytest.importorskip("fjord.engines.flower.client")
-    monkeypatch.setattr(app, "read", lambda: HostReading(0.0, 950 * 10**6))
+    monkeypatch.setattr(app, "read_host", lambda: HostReading(0.0, 950 * 10**6))
     costs = [
         {"width": f"{k}/5" if k < 5 else "1", "memory_bytes": k * 200 * 10**6} for k in range(1, 6)
     ]
@@ -118,9 +120,8 @@ def test_the_page_and_the_command_line_tell_of_reduced_updates(recipe: str, tmp_
     from fjord.report import page
 
     found = in_process(recipe, tmp_path / "run")
-    assert run_warnings(found) == [
-        "Note: 4 updates hold less than was sent, most often (4 times) from 1 to 2/5: out of memory."
-    ]
+    often = "most often (4 times) from 1 to 2/5: out of memory"
+    assert run_warnings(found) == [f"Note: 4 updates hold less than was sent, {often}."]
     text = page.write_page([found], tmp_path / "page.html").read_text()
     assert "4 updates of clients that trained less than they were sent." in text
     assert "4 updates: from 1 to 2/5: out of memory" in text

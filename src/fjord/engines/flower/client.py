@@ -1,4 +1,4 @@
-"""The device side: a ClientApp that trains the slice it is sent on its own data, with the usual local training."""
+"""The device side: a ClientApp that trains the slice it is sent on its own data."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from fjord.elastic.description import describe_model
 from fjord.engines.flower.codec import decode_task, encode_update, unpack_content
 from fjord.engines.flower.engine import RunSpec
 from fjord.engines.flower.throttle import LoadThrottle
-from fjord.training.local import Assignment, ClientTrainer, Reduction
+from fjord.training.local import Assignment, ClientTrainer, ClientUpdate, Reduction
 
 
 @dataclass(frozen=True)
@@ -28,110 +28,114 @@ class ClientRuntime:
     """All a process needs to train clients of one experiment."""
 
     trainer: ClientTrainer
-    places: SliceIndex
+    slice_index: SliceIndex
     space: WidthSpace
-    """P."""
+    """All widths of the experiment (P)."""
     profile: Callable[[int | None], DeviceProfile]
     """Measures what training costs on this machine, with so many examples."""
 
 
-def client_app(make: Callable[[RunSpec], ClientRuntime]) -> ClientApp:
-    """Return the app of a device; `make` builds the experiment, and should remember it for the next message."""
+MakeRuntime = Callable[[RunSpec], ClientRuntime]
+"""Builds an experiment; it should remember the last one for the next message."""
+
+
+def client_app(make_runtime: MakeRuntime) -> ClientApp:
+    """Return the app of a device."""
     app = ClientApp()
 
     @app.train()
-    def train(message: Message, context: Context) -> Message:
+    def train_client(message: Message, context: Context) -> Message:
         """Train one client."""
         torch.set_num_threads(1)  # sums depend on it
         head, blocks = unpack_content(message.content)
-        device = _device(make, RunSpec.of(head), context)
-        task = decode_task(head, blocks, device.trainer.model, device.places)
-        mine = context.node_config.get("client-id")
-        if mine is not None and mine != task.client_id:
-            raise UserError(
-                f"this node is client {mine}, and was asked to train client {task.client_id}"
-            )
-        update = device.trainer(task, _eased(device, task, context.node_config))
-        trained = (
-            device.trainer.parts.smaller(task, update.reduced.ceiling) if update.reduced else task
-        )
-        assert trained is not None
+        runtime = _prepare_runtime(make_runtime, RunSpec.of(head), context)
+        task = decode_task(head, blocks, runtime.trainer.model, runtime.slice_index)
+        own_client = context.node_config.get("client-id")
+        if own_client is not None and own_client != task.client_id:
+            asked = f"was asked to train client {task.client_id}"
+            raise UserError(f"this node is client {own_client}, and {asked}")
+        update = runtime.trainer(task, _reduce_for_load(runtime, task, context.node_config))
+        trained = _trained_task(runtime, task, update)
         return Message(encode_update(trained, update), reply_to=message)
 
     @app.query()
-    def query(message: Message, context: Context) -> Message:
-        """Say which client this node is, if it is only one, and what it can carry."""
-        HostLimits.from_config(
-            context.node_config
-        )  # what is wrong with them is said before there is anything to train
-        keys = [key for key in ("client-id", "ceiling") if key in context.node_config]
-        told = ConfigRecord({key: context.node_config[key] for key in keys})
-        limits = {
-            key: context.node_config[key] for key in BUDGET_LIMITS if key in context.node_config
-        }
+    def describe_node(message: Message, context: Context) -> Message:
+        """Reply which client this node is, if it is only one, and what it can carry."""
+        config = context.node_config
+        HostLimits.from_config(config)  # names what is wrong with them before the first training
+        answer = ConfigRecord()
+        for key in ("client-id", "ceiling"):
+            if key in config:
+                answer[key] = config[key]
+        limits = {key: config[key] for key in BUDGET_LIMITS if key in config}
         if limits:
-            order = RunSpec.of(message.content.config_records["order"])
+            spec = RunSpec.of(message.content.config_records["order"])
             try:
-                told.update(_measured(make, order, limits, context))
-            except (
-                ValueError
-            ) as error:  # said as a fact: Flower would wrap it, and not say which client this is
-                told["fault"] = str(error)
-        return Message(RecordDict({"node": told}), reply_to=message)
+                answer.update(_measure_budget(make_runtime, spec, limits, context))
+            except ValueError as error:
+                # Part of the answer: Flower would wrap an error, and not say which client this is.
+                answer["fault"] = str(error)
+        return Message(RecordDict({"node": answer}), reply_to=message)
 
     return app
 
 
-def _device(
-    make: Callable[[RunSpec], ClientRuntime], order: RunSpec, context: Context
-) -> ClientRuntime:
-    """Make the experiment; its plan is kept by the node, as each message may have a process of its own."""
-    asked = json.dumps(order.fields())
-    kept = context.state.config_records.get("fjord-plan")
-    if kept is not None and kept["asked"] == asked:
-        return make(replace(order, known=str(kept["model"])))
-    device = make(order)
-    if (
-        device.trainer.model.blueprint.route == "module"
-    ):  # a graph would have to be traced again all the same
-        told = ConfigRecord({"asked": asked, "model": describe_model(device.trainer.model)})
-        context.state.config_records["fjord-plan"] = told
-    return device
+def _prepare_runtime(make_runtime: MakeRuntime, spec: RunSpec, context: Context) -> ClientRuntime:
+    """Build the experiment; the node keeps its plan, as each message may have its own process."""
+    asked = json.dumps(spec.fields())
+    stored = context.state.config_records.get("fjord-plan")
+    if stored is not None and stored["asked"] == asked:
+        return make_runtime(replace(spec, known=str(stored["model"])))
+    runtime = make_runtime(spec)
+    model = runtime.trainer.model
+    if model.blueprint.route == "module":  # a graph would have to be traced again all the same
+        record = ConfigRecord({"asked": asked, "model": describe_model(model)})
+        context.state.config_records["fjord-plan"] = record
+    return runtime
 
 
-def _measured(
-    make: Callable[[RunSpec], ClientRuntime],
-    order: RunSpec,
-    limits: Mapping[str, Any],
-    context: Context,
+def _trained_task(runtime: ClientRuntime, task: Assignment, update: ClientUpdate) -> Assignment:
+    if update.reduced is None:
+        return task
+    smaller = runtime.trainer.parts.smaller(task, update.reduced.ceiling)
+    assert smaller is not None
+    return smaller
+
+
+def _measure_budget(
+    make_runtime: MakeRuntime, spec: RunSpec, limits: Mapping[str, Any], context: Context
 ) -> ConfigRecord:
-    """Return the widest submodel that fits the node's budget, measured at the first question of a run."""
-    asked = json.dumps([order.fields(), dict(limits)])
-    known = context.state.config_records.get("fjord-profile")
-    if known is None or known["asked"] != asked:
+    """Return the widest submodel that fits the node's budget, measured once for each run."""
+    asked = json.dumps([spec.fields(), dict(limits)])
+    stored = context.state.config_records.get("fjord-profile")
+    if stored is None or stored["asked"] != asked:
         torch.set_num_threads(1)
-        device, mine = _device(make, order, context), context.node_config.get("client-id")
-        if "examples" not in limits and type(mine) is int:
-            limits = {**limits, "examples": len(device.trainer.data.examples(mine)[0])}
+        runtime = _prepare_runtime(make_runtime, spec, context)
+        config = context.node_config
+        own_client = config.get("client-id")
+        if "examples" not in limits and type(own_client) is int:
+            inputs, _ = runtime.trainer.data.examples(own_client)
+            limits = {**limits, "examples": len(inputs)}
         budget = Budget.parse(limits)
-        profile = device.profile(budget.examples)
-        ceiling = min(
-            profile.widest_fit(budget), parse_width(str(context.node_config.get("ceiling", 1)))
-        )
-        told = json.dumps(profile.to_json(budget))
-        known = ConfigRecord({"asked": asked, "ceiling": str(ceiling), "profile": told})
-        context.state.config_records["fjord-profile"] = known
-    return ConfigRecord({"ceiling": known["ceiling"], "profile": known["profile"]})
+        profile = runtime.profile(budget.examples)
+        ceiling = min(profile.widest_fit(budget), parse_width(str(config.get("ceiling", 1))))
+        summary = json.dumps(profile.to_json(budget))
+        stored = ConfigRecord({"asked": asked, "ceiling": str(ceiling), "profile": summary})
+        context.state.config_records["fjord-profile"] = stored
+    return ConfigRecord({"ceiling": stored["ceiling"], "profile": stored["profile"]})
 
 
-def _eased(device: ClientRuntime, task: Assignment, config: Mapping[str, Any]) -> Reduction | None:
-    """Return how much less to train than was sent, as this device is just now."""
+def _reduce_for_load(
+    runtime: ClientRuntime, task: Assignment, config: Mapping[str, Any]
+) -> Reduction | None:
+    """Return how much less to train than was sent, in the present state of this device."""
     limits = HostLimits.from_config(config)
-    return (
-        _ease(device, config.get("profile")).reduced(task, limits, read_host()) if limits else None
-    )
+    if not limits:
+        return None
+    throttle = _load_throttle(runtime, config.get("profile"))
+    return throttle.reduce(task, limits, read_host())
 
 
 @lru_cache(maxsize=1)
-def _ease(device: ClientRuntime, profile: str | None) -> LoadThrottle:
-    return LoadThrottle(device.trainer, device.space, profile)
+def _load_throttle(runtime: ClientRuntime, profile: str | None) -> LoadThrottle:
+    return LoadThrottle(runtime.trainer, runtime.space, profile)

@@ -13,7 +13,7 @@ def server_app(serve: Callable[[Grid, Mapping[str, Any]], None]) -> ServerApp:
     app = ServerApp()
 
     @app.main()
-    def main(grid: Grid, context: Context) -> None:
+    def run_server(grid: Grid, context: Context) -> None:
         serve(grid, context.run_config)
 
     return app

@@ -17,81 +17,82 @@ from fjord.training.local import Assignment, ClientTrainer, Reduction
 
 @dataclass(frozen=True)
 class LoadThrottle:
-    """The training of one experiment on this device, as far as its memory goes."""
+    """Reduces what a device trains to what it has memory, power and time for."""
 
     trainer: ClientTrainer
     space: WidthSpace
-    """P."""
+    """All widths of the experiment (P)."""
     profile: str | None = None
-    """The file of a measurement, as `fjord profile --json` writes it."""
+    """The path of a measurement, as `fjord profile --json` writes it."""
 
-    def reduced(self, task: Assignment, limits: HostLimits, now: HostReading) -> Reduction | None:
-        """Return up to which ceiling to train, and why, or nothing where all that was sent may be trained.
+    def reduce(self, task: Assignment, limits: HostLimits, now: HostReading) -> Reduction | None:
+        """Return up to which ceiling to train, and why; None if all that was sent may be trained.
 
-        Where nothing smaller can be trained (see `Portions`) it is all or nothing, so all is tried.
+        If the method cannot train less than was sent, all is tried.
         """
-        down, why = limits.tiers_down(now)
-        room, need = limits.free_bytes(now), 0
+        tiers_down, reason = limits.tiers_down(now)
+        free = limits.free_bytes(now)
+        needed = 0
         if limits.spare_bytes is not None:
-            need = self._need(task.held)
-        if not down and need <= room:
+            needed = self._needed_bytes(task.held)
+        if not tiers_down and needed <= free:
             return None
-        if need > room:
-            why = ", ".join(
-                filter(
-                    None, [why, f"{need / MB:.0f} MB needed and {max(0, room) / MB:.0f} to spare"]
-                )
-            )
-        chosen = None
-        for tier, (ceiling, part) in enumerate(self.trainer.parts.below(task), 1):
-            chosen = Reduction(ceiling, why)
-            if tier >= down and (limits.spare_bytes is None or self._need(part.held) <= room):
+        if needed > free:
+            shortage = f"{needed / MB:.0f} MB needed and {max(0, free) / MB:.0f} to spare"
+            reason = f"{reason}, {shortage}" if reason else shortage
+        reduction = None
+        for tier, (ceiling, smaller) in enumerate(self.trainer.parts.below(task), 1):
+            reduction = Reduction(ceiling, reason)
+            if tier < tiers_down:
+                continue
+            if limits.spare_bytes is None or self._needed_bytes(smaller.held) <= free:
                 break
-        return chosen
+        return reduction
 
-    def _need(self, held: UnitSelection) -> int:
-        """Return the memory that training these units takes: that of the smallest width with as many."""
+    def _needed_bytes(self, units: UnitSelection) -> int:
+        """Return the memory for training these units: that of the narrowest width with as many."""
+        for width in self.space.widths:
+            if self._fits_width(units, width):
+                return self.bytes_by_width[width]
+        return self.bytes_by_width[self.space.largest]
+
+    def _fits_width(self, units: UnitSelection, width: Width) -> bool:
         families = self.trainer.model.plan.families
-        fits = (
-            w
-            for w in self.space.widths
-            if all(len(held[f.name]) <= f.unit_count(w) for f in families)
-        )
-        return self.needs[next(fits, self.space.largest)]
+        return all(len(units[family.name]) <= family.unit_count(width) for family in families)
 
     @cached_property
-    def needs(self) -> Mapping[Width, int]:
-        """The bytes that training takes at each ceiling: measured, or else estimated."""
-        return _measured(Path(self.profile), self.space) if self.profile else self._estimated()
+    def bytes_by_width(self) -> Mapping[Width, int]:
+        """The memory that training takes at each ceiling: measured, or else estimated."""
+        if self.profile:
+            return _measured_bytes(Path(self.profile), self.space)
+        return self._estimated_bytes()
 
-    def _estimated(self) -> dict[Width, int]:
-        """Return weights, gradients and what the backward pass needs; and the weights as sent and as sent back."""
-        model, inputs = self.trainer.model, (self.trainer.data.test.batch(0, 2)[0],)
-        found = {}
+    def _estimated_bytes(self) -> dict[Width, int]:
+        """Return weights, gradients and activations, and the weights as sent and as sent back."""
+        model = self.trainer.model
+        inputs = (self.trainer.data.test.batch(0, 2)[0],)
+        batch_size = self.trainer.how.batch_size
+        estimates = {}
         for width in self.space.widths:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # of BatchNorm layers that were not trained: only sizes count
-                cost = measure_footprint(
-                    model.cut(width), width, inputs, self.trainer.how.batch_size
-                )
-            found[width] = cost.training_bytes + 2 * cost.bytes
-        return found
+                warnings.simplefilter("ignore")  # that BatchNorm is not trained: only sizes count
+                cost = measure_footprint(model.cut(width), width, inputs, batch_size)
+            estimates[width] = cost.training_bytes + 2 * cost.bytes
+        return estimates
 
 
-def _measured(path: Path, space: WidthSpace) -> dict[Width, int]:
-    """Return the memory that a profile gives for each width, the most of what was measured there."""
-    found: dict[Width, int] = {}
+def _measured_bytes(path: Path, space: WidthSpace) -> dict[Width, int]:
+    """Return the memory that a profile names for each width, the most of its measurements."""
+    measured: dict[Width, int] = {}
     try:
         for cost in json.loads(path.read_text())["costs"]:
             width = parse_width(cost["width"])
-            found[width] = max(found.get(width, 0), int(cost["memory_bytes"]))
+            measured[width] = max(measured.get(width, 0), int(cost["memory_bytes"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"profile {path}: cannot be read as a profile: {error!r:.200}") from error
-    missing = [str(width) for width in space.widths if width not in found]
+        reason = f"cannot be read as a profile: {error!r:.200}"
+        raise UserError(reason, field="profile", value=path) from error
+    missing = [str(width) for width in space.widths if width not in measured]
     if missing:
-        raise UserError(
-            f"profile {path}: has no width {', '.join(missing)}, which the recipe needs"
-        )
-    return found
+        reason = f"has no width {', '.join(missing)}, which the recipe needs"
+        raise UserError(reason, field="profile", value=path)
+    return measured
