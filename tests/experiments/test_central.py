@@ -44,10 +44,12 @@ def test_it_is_what_fit_does(method, tmp_path):
     setting = replace(TOY, method=method)
     run_central(setting, tmp_path / "run")
     with torch.random.fork_rng():
-        model = setting.elastic(data(0), Width(1))
+        model = setting.build_model(data(0), Width(1))
         objective = fjord.self_distillation() if method == "od-kd" else None
         sgd = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-        history = fjord.fit(model, setting.batches(data(0)), sgd, epochs=3, objective=objective)
+        history = fjord.fit(
+            model, setting.training_batches(data(0)), sgd, epochs=3, objective=objective
+        )
     assert [row["loss"] for row in without_time(tmp_path / "run")] == [
         epoch.loss for epoch in history
     ]
@@ -91,7 +93,7 @@ def test_single_models_are_trained_in_turn_and_the_full_one_scored_with_random_u
 
 def test_random_units_are_those_that_are_drawn():
     """A network that adds its units up: with half of them, each draw's loss is that of some half."""
-    model = TOY.elastic(data(0), Width(1)).eval()
+    model = TOY.build_model(data(0), Width(1)).eval()
     test = data(0).test
     found = score_random_units(model, test, WidthSpace.of(["1/2"]), 3, seed=0)
     again = score_random_units(model, test, WidthSpace.of(["1/2"]), 3, seed=0)
@@ -101,13 +103,13 @@ def test_random_units_are_those_that_are_drawn():
 
 def test_parts_of_the_data_are_chosen_by_name():
     few = replace(TOY, max_examples=10, max_test=7)
-    assert len(few.batches(data(0)).inputs) == 10
-    assert len(few.test(data(0)).inputs) == 7
-    assert torch.equal(few.test(data(0)).inputs, replace(few, seed=1).test(data(0)).inputs)
+    assert len(few.training_batches(data(0)).inputs) == 10
+    assert len(few.test_set(data(0)).inputs) == 7
+    assert torch.equal(few.test_set(data(0)).inputs, replace(few, seed=1).test_set(data(0)).inputs)
     assert not torch.equal(
-        few.batches(data(0)).inputs, replace(few, seed=1).batches(data(0)).inputs
+        few.training_batches(data(0)).inputs, replace(few, seed=1).training_batches(data(0)).inputs
     )
-    assert [len(x) for x, _ in replace(TOY, batch_size=64).batches(data(0))] == [
+    assert [len(x) for x, _ in replace(TOY, batch_size=64).training_batches(data(0))] == [
         65
     ]  # no batch of one example
 
@@ -122,7 +124,7 @@ def test_the_step_falls_as_the_appendix_says():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"method": "sm"}, "method=sm must be one of od, od-kd, single"),
+        ({"method": "sm"}, "method=sm must be od, od-kd or single"),
         ({"epochs": 0}, "epochs=0"),
         ({"lr": 0}, "lr=0"),
     ],

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import click
 import typer
 
-from fjord.core.errors import UserError
-from fjord.experiments.settings import SettingError
+from fjord.core.errors import SettingError, UserError
 
 
 def command_line_text(error: UserError, app: typer.Typer, words: Sequence[str]) -> str:

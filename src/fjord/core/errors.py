@@ -31,6 +31,10 @@ class UserError(ValueError):
         return f"{self.field}={self.value} {self.message}"
 
 
+class SettingError(UserError):
+    """Says what is wrong with a setting of an experiment; `field` is its name."""
+
+
 def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return a question for the nearest known name, or nothing where none is near.
 

@@ -1,6 +1,8 @@
-"""Training on one place, with the data of all clients: Ordered Dropout beside single models (section 3.2, Fig. 3)."""
+"""Centralised training, on the data of all clients: Ordered Dropout beside single models.
 
-import math
+Section 3.2 and Fig. 3 of the paper.
+"""
+
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -10,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fjord.core.errors import UserError
 from fjord.core.seeding import derive_seed
-from fjord.core.width import Width, WidthSpace, as_space, uniform_widths
+from fjord.core.width import Width, WidthSpace, uniform_widths
 from fjord.data.federated import Batch, PartitionedData, PrepareInputs, TestSet
 from fjord.elastic.batchnorm import BatchNormMode
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
-from fjord.experiments.settings import check_field, settings_as_json
+from fjord.experiments import value_kinds as kinds
+from fjord.experiments.settings import accept_settings, recipe_part, setting, settings_as_json
 from fjord.training.evaluate import (
     ExampleScores,
     Score,
@@ -26,133 +28,129 @@ from fjord.training.evaluate import (
     to_channels_last,
 )
 from fjord.training.objective import Objective, ordered_dropout, self_distillation
+from fjord.training.schedule import scheduled_lr
 
 OBJECTIVES: dict[str, Callable[[], Objective]] = {
     "od": ordered_dropout,
     "od-kd": self_distillation,
     "single": ordered_dropout,
 }
-BATCH = 64
+TEST_BATCH = 64
 """Examples per forward pass in a test, as in federated runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CentralExperiment:
-    """Everything a run depends on. `fjord run RECIPE --set key=value` changes one field."""
+    """Everything that a centralised run depends on.
 
-    name: str
-    model: Callable[[], nn.Module]
-    data: Callable[[int], PartitionedData]
-    """Makes the clients, whose data is put together."""
-    method: str = "od"
-    """od, od-kd, or single: a model for each width in turn, the full one scored with units left out at random too."""
-    widths: WidthSpace = field(default_factory=lambda: uniform_widths(5))
-    freeze: tuple[str, ...] = ()
-    norms: BatchNormMode = "layers"
+    `fjord show RECIPE` prints every setting with its value and what it does.
+    """
 
-    epochs: int = 20
-    batch_size: int = 128
-    lr: float = 0.1
-    momentum: float = 0.9
-    milestones: tuple[Fraction, ...] = ()
-    decay: float = 0.1
-    max_examples: int | None = None
-    """Train on this many, chosen by the seed."""
-    max_test: int | None = None
-    """Test on this many, the same for every seed."""
-    eval_every: int = 1
-    draws: int = 5
-    """How many submodels of random units are scored at each width."""
+    name: str = field(metadata=recipe_part("The name of the experiment."))
+    model: Callable[[], nn.Module] = field(
+        metadata=recipe_part("Makes the model; torch's generator is seeded before.")
+    )
+    data: Callable[[int], PartitionedData] = field(
+        metadata=recipe_part("Makes the clients, whose data is put together.")
+    )
+    method: str = setting(
+        "od",
+        kinds.choice_of(OBJECTIVES),
+        "od, od-kd, or single: one model for each width, the full one also with random units.",
+    )
+    widths: WidthSpace = setting(
+        uniform_widths(5), kinds.WIDTH_SPACE, "The widths P, and how likely each is sampled."
+    )
+    freeze: tuple[str, ...] = setting((), kinds.NAMES, "Layers that keep all their units.")
+    norms: BatchNormMode = setting(
+        "layers",
+        kinds.NORMS,
+        "What each width has of its own: BatchNorm layers, statistics or nothing.",
+    )
 
-    metric: str = "accuracy"
-    seed: int = 0
+    epochs: int = setting(20, kinds.COUNT, "Epochs of training.")
+    batch_size: int = setting(128, kinds.COUNT, "Examples in a step.")
+    lr: float = setting(0.1, kinds.POSITIVE_NUMBER, "Step size.")
+    momentum: float = setting(0.9, kinds.NUMBER_BELOW_ONE, "Momentum of SGD.")
+    milestones: tuple[Fraction, ...] = setting(
+        (),
+        kinds.MILESTONES,
+        "Shares of the epochs after which the step size is multiplied by decay.",
+    )
+    decay: float = setting(
+        0.1, kinds.POSITIVE_NUMBER, "The factor of the step size at a milestone."
+    )
+    max_examples: int | None = setting(
+        None, kinds.OPTIONAL_COUNT, "Examples to train on, chosen by the seed; none: all."
+    )
+    max_test: int | None = setting(
+        None, kinds.OPTIONAL_COUNT, "Examples to test on, the same for every seed; none: all."
+    )
+    eval_every: int = setting(1, kinds.COUNT, "Epochs from one test to the next.")
+    draws: int = setting(5, kinds.COUNT, "Submodels of random units scored at each width.")
+
+    metric: str = setting("accuracy", kinds.METRIC, "What tables and figures show.")
+    seed: int = setting(0, kinds.WHOLE_NUMBER, "Decides everything random.")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "widths", as_space(self.widths))
-        if self.method not in OBJECTIVES:
-            raise UserError(f"method={self.method} must be one of {', '.join(OBJECTIVES)}")
-        for name in ("epochs", "batch_size", "eval_every", "draws"):
-            check_field(
-                self, name, lambda v: type(v) is int and v >= 1, "a whole number of at least 1"
-            )
-        for name in ("lr", "decay"):
-            check_field(self, name, lambda v: 0 < v < math.inf, "above 0")
-        check_field(self, "momentum", lambda v: 0 <= v < 1, "at least 0 and below 1")
-        for name in ("max_examples", "max_test"):
-            check_field(self, name, lambda v: v is None or v >= 1, "1 or more, or none")
-        check_field(
-            self,
-            "milestones",
-            lambda v: all(0 < m <= 1 for m in v),
-            "shares of the epochs, such as 1/2,3/4",
-        )
-        check_field(
-            self, "metric", lambda v: v in ("accuracy", "perplexity"), "accuracy or perplexity"
-        )
-        check_field(
-            self,
-            "norms",
-            lambda v: v in ("layers", "statistics", "shared"),
-            "layers, statistics or shared",
-        )
-        check_field(self, "seed", lambda v: type(v) is int, "a whole number")
+        accept_settings(self)
 
     @property
     def targets(self) -> tuple[Width, ...]:
         """The widths of the models to train, one after the other."""
-        return self.widths.widths if self.method == "single" else (self.widths.largest,)
+        if self.method == "single":
+            return self.widths.widths
+        return (self.widths.largest,)
 
     def config(self) -> dict[str, Any]:
-        """Return all fields as plain data, with the names under which federated runs have them."""
-        return {
-            **settings_as_json(self),
-            "num_rounds": self.epochs,
-            "targets": [str(target) for target in self.targets],
-        }
+        """Return all settings as plain data, with the names that federated runs have too."""
+        config = settings_as_json(self)
+        config["num_rounds"] = self.epochs
+        config["targets"] = [str(target) for target in self.targets]
+        return config
 
     def lr_at(self, epoch: int) -> float:
         """Return the step size of an epoch."""
-        return self.lr * self.decay ** sum(
-            epoch >= share * self.epochs for share in self.milestones
+        return scheduled_lr(
+            self.lr, epoch, total=self.epochs, milestones=self.milestones, decay=self.decay
         )
 
-    def elastic(self, data: PartitionedData, target: Width) -> ElasticModel:
+    def build_model(self, data: PartitionedData, target: Width) -> ElasticModel:
         """Return the untrained model: the same weights for every target."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, "weights"))
             net = self.model()
         space = WidthSpace.of([target]) if self.method == "single" else self.widths
-        return elasticize(
-            net, data.test.batch(0, 2)[0], widths=space, freeze=self.freeze, norms=self.norms
-        )
+        example, _ = data.test.batch(0, 2)
+        return elasticize(net, example, widths=space, freeze=self.freeze, norms=self.norms)
 
-    def batches(self, data: PartitionedData) -> "ShuffledBatches":
+    def training_batches(self, data: PartitionedData) -> "ShuffledBatches":
         """Return the training data, or as much of it as is wanted."""
         inputs, targets = data.all_examples()
-        rows = _some(len(inputs), self.max_examples, derive_seed(self.seed, "subset"))
+        rows = _select_rows(len(inputs), self.max_examples, derive_seed(self.seed, "subset"))
         return ShuffledBatches(inputs[rows], targets[rows], self.batch_size, data.prepare)
 
-    def test(self, data: PartitionedData) -> TestSet:
+    def test_set(self, data: PartitionedData) -> TestSet:
         """Return the test data, or as much of it as is wanted."""
-        rows = _some(len(data.test.inputs), self.max_test, derive_seed(0, "test subset"))
         test = data.test
+        rows = _select_rows(len(test.inputs), self.max_test, derive_seed(0, "test subset"))
         return replace(
             test, inputs=test.inputs[rows], targets=test.targets[rows], owners=test.owners[rows]
         )
 
 
-def _some(count: int, wanted: int | None, seed: int) -> Tensor | slice:
-    """Return which of so many examples are taken, in order."""
+def _select_rows(count: int, wanted: int | None, seed: int) -> Tensor | slice:
+    """Return which of so many examples are used, in order."""
     if wanted is None or wanted >= count:
         return slice(None)
-    return (
-        torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:wanted].sort().values
-    )
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(count, generator=generator)[:wanted]
+    return chosen.sort().values
 
 
 @dataclass(frozen=True)
 class ShuffledBatches:
-    """Examples in a new order each time they are gone through, by torch's global generator."""
+    """Examples in a new order each time they are iterated, by torch's global generator."""
 
     inputs: Tensor
     targets: Tensor
@@ -160,39 +158,47 @@ class ShuffledBatches:
     prepare: PrepareInputs
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield batches; a last example on its own joins the batch before it, as BatchNorm cannot train on one."""
+        """Yield batches.
+
+        A last example on its own joins the batch before it, as BatchNorm cannot train on one.
+        """
         order = torch.randperm(len(self.inputs))
         sizes = [len(rows) for rows in order.split(self.batch_size)]
         if len(sizes) > 1 and sizes[-1] == 1:
             sizes[-2:] = [sizes[-2] + 1]
         for rows in order.split(sizes):
-            yield self.prepare(self.inputs[rows], torch.default_generator), self.targets[rows]
+            inputs = self.prepare(self.inputs[rows], torch.default_generator)
+            yield inputs, self.targets[rows]
 
 
 def score_widths(model: ElasticModel, test: TestSet) -> dict[Width, Score]:
     """Score the model at each of its widths."""
-    return {
-        w: ExampleScores.joined(parts).score()
-        for w, parts in score_examples(model, test, model.space.widths, BATCH).items()
-    }
+    scores = {}
+    for width, parts in score_examples(model, test, model.space.widths, TEST_BATCH).items():
+        scores[width] = ExampleScores.joined(parts).score()
+    return scores
 
 
 def score_random_units(
     model: ElasticModel, test: TestSet, widths: WidthSpace, draws: int, seed: int
 ) -> dict[str, Any]:
-    """Score submodels of random units of a full model: for each width the loss and accuracy of each draw."""
-    found: dict[str, dict[str, list[float]]] = {}
-    batches = [test.batch(start, start + BATCH) for start in range(0, len(test.inputs), BATCH)]
+    """Score submodels of random units: for each width the loss and accuracy of each draw."""
+    starts = range(0, len(test.inputs), TEST_BATCH)
+    batches = [test.batch(start, start + TEST_BATCH) for start in starts]
+    scores: dict[str, dict[str, list[float]]] = {}
     for width in widths.widths:
-        generator = torch.Generator().manual_seed(derive_seed(seed, "random units", str(width)))
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # that no one trained the norms of this width: it is the point
-            nets = [
-                model.cut(width, model.plan.random_units(width, generator)).eval()
-                for _ in range(draws)
-            ]
-        each = [score_network(net, batches) for net in map(to_channels_last, nets)]
-        found[str(width)] = {"loss": [s.loss for s in each], "accuracy": [s.accuracy for s in each]}
-    return found
+        seed_here = derive_seed(seed, "random units", str(width))
+        generator = torch.Generator().manual_seed(seed_here)
+        nets = [_random_submodel(model, width, generator) for _ in range(draws)]
+        scored = [score_network(to_channels_last(net), batches) for net in nets]
+        scores[str(width)] = {
+            "loss": [score.loss for score in scored],
+            "accuracy": [score.accuracy for score in scored],
+        }
+    return scores
+
+
+def _random_submodel(model: ElasticModel, width: Width, generator: torch.Generator) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nobody trained the norms of this width: it is the point
+        return model.cut(width, model.plan.random_units(width, generator)).eval()

@@ -47,9 +47,9 @@ def run_central(
         begun = _begun(result, config) if resume else _Begun()
         if not resume:
             RunFolder.create(result.path, config)
-        _Central(setting, data, setting.batches(data), setting.test(data), result, on_epoch).run(
-            begun
-        )
+        _Central(
+            setting, data, setting.training_batches(data), setting.test_set(data), result, on_epoch
+        ).run(begun)
     return result
 
 
@@ -86,7 +86,7 @@ class _Central:
         self.folder.write_json("clients.json", {})
 
     def _train(self, stage: int, target: Width, begun: _Begun) -> None:
-        setting, model = self.setting, self.setting.elastic(self.data, target)
+        setting, model = self.setting, self.setting.build_model(self.data, target)
         stepper = SlicedOptimizer(
             model, partial(torch.optim.SGD, lr=setting.lr, momentum=setting.momentum)
         )

@@ -1,7 +1,9 @@
-"""An experiment as a value: model, data, method, devices and numbers. A recipe is a function that returns one."""
+"""A federated experiment as a value: model, data, method, devices and numbers.
+
+A recipe is a function that returns one. To add a setting, add one line to `Experiment`.
+"""
 
 import hashlib
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -11,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fjord.core.errors import UserError
+from fjord.core.errors import SettingError
 from fjord.core.seeding import derive_seed
 from fjord.core.threads import one_thread
-from fjord.core.width import Width, WidthLike, WidthSpace, as_space, uniform_widths
+from fjord.core.width import Width, WidthLike, WidthSpace, uniform_widths
 from fjord.data.federated import FederatedData
 from fjord.devices.speed_table import SpeedTable, find_speed_table, parse_deadline
 from fjord.devices.tiers import DevicePopulation, VaryingDevices, busy_devices, parse_tiers
@@ -23,8 +25,9 @@ from fjord.elastic.batchnorm import BatchNormMode
 from fjord.elastic.description import restore_model
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
-from fjord.experiments.settings import check_field, settings_as_json
-from fjord.federated.methods import Method, find_method
+from fjord.experiments import value_kinds as kinds
+from fjord.experiments.settings import accept_settings, recipe_part, setting, settings_as_json
+from fjord.federated.methods import METHODS, Method, find_method
 from fjord.federated.rounds import Federation, RoundSchedule, ServerState
 from fjord.federated.scaffold import ScaffoldState
 from fjord.federated.server_optimizers import FedAdam, FedAvgM, ServerOptimizer
@@ -35,220 +38,229 @@ SERVERS: dict[str, type[FedAvgM] | type[FedAdam] | None] = {
     "fedavgm": FedAvgM,
     "fedadam": FedAdam,
 }
+DASHBOARDS = ("tensorboard", "wandb")
+
+
+def _is_table_path(value: Any) -> bool:
+    return isinstance(value, str) and value.endswith(kinds.FILE_SUFFIXES)
+
+
+def _is_load(value: Any) -> bool:
+    return callable(value) or _is_table_path(value)
+
+
+def _are_dashboards(names: tuple[str, ...]) -> bool:
+    return set(names) <= set(DASHBOARDS)
+
+
+METHOD = kinds.choice_of(METHODS, other=Method)
+AVERAGE = kinds.choice_of(("holders", "all"))
+SERVER = kinds.choice_of(SERVERS, other=object)
+TIERS = kinds.ValueKind("uniform-k, shares, or a file of ceilings", names_file=True)
+LOAD = kinds.ValueKind(
+    "a .csv or .json file of lower ceilings", check=_is_load, optional=True, names_file=True
+)
+CLOCK = kinds.ValueKind("phones, or a file of speeds", optional=True, names_file=True)
+DEADLINE = kinds.ValueKind("a time such as 60s or 2min", convert=parse_deadline, optional=True)
+LOG = kinds.ValueKind(
+    "tensorboard, wandb or both",
+    parse=kinds.NAMES.parse,
+    convert=kinds.as_names,
+    check=_are_dashboards,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """Everything a run depends on. `fjord run RECIPE --set key=value` changes one field."""
+    """Everything that a federated run depends on.
 
-    name: str
-    model: Callable[[], nn.Module]
-    """Makes the model; torch's generator is seeded before."""
-    data: Callable[[int], FederatedData]
-    """Makes the data from the run's seed; torch's generator is seeded before, and for each client."""
-    method: str | Method = "fjord-kd"
-    widths: WidthSpace = field(default_factory=lambda: uniform_widths(5))
-    """P with D_P."""
-    freeze: tuple[str, ...] = ()
-    norms: BatchNormMode = "layers"
+    `fjord show RECIPE` prints every setting with its value and what it does.
+    """
 
-    tiers: str = "uniform-5"
-    """uniform-k, shares such as 1/4:0.7,1:0.3, or the path of a file of ceilings (.json, .csv)."""
-    drop_scale: Fraction = Fraction(1)
-    busy: Fraction = Fraction(0)
-    """The share of clients that is one tier weaker in a round."""
-    load: str | Callable[[int, int, Width], WidthLike] | None = None
-    """A file of lower ceilings (.csv, .json), or a function of client, round and usual ceiling."""
-    devices: Callable[[int, int], DevicePopulation] | None = None
-    """Makes the devices from the number of clients and the seed; takes the place of `tiers`."""
+    name: str = field(metadata=recipe_part("The name of the experiment."))
+    model: Callable[[], nn.Module] = field(
+        metadata=recipe_part("Makes the model; torch's generator is seeded before.")
+    )
+    data: Callable[[int], FederatedData] = field(
+        metadata=recipe_part("Makes the data from the seed; torch's generator is seeded before.")
+    )
+    method: str | Method = setting("fjord-kd", METHOD, "How unequal clients train together.")
+    widths: WidthSpace = setting(
+        uniform_widths(5), kinds.WIDTH_SPACE, "The widths P, and how likely each is sampled."
+    )
+    freeze: tuple[str, ...] = setting((), kinds.NAMES, "Layers that keep all their units.")
+    norms: BatchNormMode = setting(
+        "layers",
+        kinds.NORMS,
+        "What each width has of its own: BatchNorm layers, statistics or nothing.",
+    )
 
-    clock: str | SpeedTable | None = None
-    """Simulated time: phones, or a .csv or .json file with the speed and bandwidth of each tier."""
-    deadline: float | str | None = None
-    """Simulated seconds, or text such as 2min: whoever is back later is left out of the round."""
+    tiers: str = setting(
+        "uniform-5", TIERS, "Ceilings: uniform-k, shares such as 1/4:0.7,1:0.3, or a file."
+    )
+    drop_scale: Fraction = setting(
+        Fraction(1), kinds.SHARE, "Scales the share of each tier but the top one; 1: equal."
+    )
+    busy: Fraction = setting(
+        Fraction(0), kinds.SHARE_OR_ZERO, "The share of clients one tier weaker in a round."
+    )
+    load: str | Callable[[int, int, Width], WidthLike] | None = setting(
+        None, LOAD, "Lower ceilings: a file, or a function of client, round and usual ceiling."
+    )
+    devices: Callable[[int, int], DevicePopulation] | None = field(
+        default=None,
+        metadata=recipe_part("Makes the devices from the number of clients and the seed."),
+    )
 
-    num_rounds: int = 500
-    cohort_size: int = 10
-    availability: Fraction = Fraction(1)
-    local_epochs: int = 1
-    max_local_steps: int | None = None
-    batch_size: int = 16
-    lr: float = 0.1
-    milestones: tuple[Fraction, ...] = (Fraction(1, 2), Fraction(3, 4))
-    decay: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    clock: str | SpeedTable | None = setting(
+        None, CLOCK, "Simulated time: phones, or a file with the speed and link of each tier."
+    )
+    deadline: float | str | None = setting(
+        None, DEADLINE, "Simulated time after which a client is left out of the round."
+    )
 
-    average: str = "holders"
-    """holders: each weight over the clients that hold it, Eq. (1); all: over all, unchanged where it is not held."""
-    prox: float = 0.0
-    """FedProx's mu."""
-    nova: bool = False
-    scaffold: bool = False
-    server: str | ServerOptimizer = "mean"
-    """mean, fedavgm or fedadam; or a server step of your own."""
-    server_lr: float | None = None
+    num_rounds: int = setting(500, kinds.COUNT, "Rounds of training.")
+    cohort_size: int = setting(10, kinds.COUNT, "Clients in a round.")
+    availability: Fraction = setting(
+        Fraction(1), kinds.SHARE, "The share of clients that can be reached in a round."
+    )
+    local_epochs: int = setting(1, kinds.COUNT, "Epochs that a client trains in a round.")
+    max_local_steps: int | None = setting(
+        None, kinds.OPTIONAL_COUNT, "Steps after which a client ends its round."
+    )
+    batch_size: int = setting(16, kinds.COUNT, "Examples in a step of a client.")
+    lr: float = setting(0.1, kinds.POSITIVE_NUMBER, "Step size of the clients.")
+    milestones: tuple[Fraction, ...] = setting(
+        (Fraction(1, 2), Fraction(3, 4)),
+        kinds.MILESTONES,
+        "Shares of the rounds after which the step size is multiplied by decay.",
+    )
+    decay: float = setting(
+        0.1, kinds.POSITIVE_NUMBER, "The factor of the step size at a milestone."
+    )
+    momentum: float = setting(0.0, kinds.NUMBER_BELOW_ONE, "Momentum of the clients' SGD.")
+    weight_decay: float = setting(0.0, kinds.NUMBER_FROM_ZERO, "Weight decay of the clients' SGD.")
 
-    metric: str = "accuracy"
-    """accuracy or perplexity: what tables and figures show."""
-    eval_every: int = 10
-    seed: int = 0
-    workers: int = 2
-    checkpoint_seconds: float = 5.0
-    log: tuple[str, ...] = ()
-    """Where metrics go beside the run folder: tensorboard, wandb."""
+    average: str = setting(
+        "holders",
+        AVERAGE,
+        "Whom a weight is averaged over: its holders, Eq. (1), or all; others leave it unchanged.",
+    )
+    prox: float = setting(0.0, kinds.NUMBER_FROM_ZERO, "FedProx's mu.")
+    nova: bool = setting(False, kinds.FLAG, "FedNova: average updates by their steps.")
+    scaffold: bool = setting(False, kinds.FLAG, "SCAFFOLD: correct the drift of clients.")
+    server: str | ServerOptimizer = setting(
+        "mean", SERVER, "The server's step: mean, fedavgm or fedadam."
+    )
+    server_lr: float | None = setting(
+        None, kinds.OPTIONAL_NUMBER, "Step size of fedavgm or fedadam; none: its own default."
+    )
+
+    metric: str = setting("accuracy", kinds.METRIC, "What tables and figures show.")
+    eval_every: int = setting(10, kinds.COUNT, "Rounds from one test to the next.")
+    seed: int = setting(0, kinds.WHOLE_NUMBER, "Decides everything random.")
+    workers: int = setting(2, kinds.COUNT, "Processes that train clients.", affects_results=False)
+    checkpoint_seconds: float = setting(
+        5.0,
+        kinds.NUMBER_FROM_ZERO,
+        "Seconds from one checkpoint to the next, at least.",
+        affects_results=False,
+    )
+    log: tuple[str, ...] = setting(
+        (), LOG, "Dashboards that also get the metrics: tensorboard, wandb.", affects_results=False
+    )
 
     def __post_init__(self) -> None:
-        self._tidy()
-        for name in (
-            "num_rounds",
-            "cohort_size",
-            "local_epochs",
-            "batch_size",
-            "eval_every",
-            "workers",
-        ):
-            check_field(
-                self, name, lambda v: type(v) is int and v >= 1, "a whole number of at least 1"
-            )
-        for name in ("lr", "decay"):
-            check_field(self, name, lambda v: 0 < v < math.inf, "above 0")
-        for name in ("prox", "weight_decay", "checkpoint_seconds"):
-            check_field(self, name, lambda v: 0 <= v < math.inf, "0 or more")
-        for name in ("availability", "drop_scale"):
-            check_field(self, name, lambda v: 0 < v <= 1, "above 0 and at most 1")
-        check_field(self, "busy", lambda v: 0 <= v <= 1, "at least 0 and at most 1")
-        check_field(self, "momentum", lambda v: 0 <= v < 1, "at least 0 and below 1")
-        check_field(
-            self,
-            "max_local_steps",
-            lambda v: v is None or (type(v) is int and v >= 1),
-            "1 or more, or none",
-        )
-        check_field(self, "seed", lambda v: type(v) is int, "a whole number")
-        for name in ("nova", "scaffold"):
-            check_field(self, name, lambda v: type(v) is bool, "true or false")
-        check_field(
-            self,
-            "milestones",
-            lambda v: all(0 < m <= 1 for m in v),
-            "shares of the rounds, such as 1/2,3/4",
-        )
-        check_field(
-            self, "metric", lambda v: v in ("accuracy", "perplexity"), "accuracy or perplexity"
-        )
-        check_field(
-            self,
-            "norms",
-            lambda v: v in ("layers", "statistics", "shared"),
-            "layers, statistics or shared",
-        )
-        check_field(self, "average", lambda v: v in ("holders", "all"), "holders or all")
-        check_field(
-            self,
-            "server",
-            lambda v: not isinstance(v, str) or v in SERVERS,
-            f"one of {', '.join(SERVERS)}",
-        )
-        check_field(
-            self,
-            "load",
-            lambda v: (
-                v is None or callable(v) or (isinstance(v, str) and v.endswith((".csv", ".json")))
-            ),
-            "a .csv or .json file of lower ceilings, or none",
-        )
-        check_field(self, "server_lr", lambda v: v is None or 0 < v < math.inf, "above 0, or none")
-        check_field(
-            self, "log", lambda v: set(v) <= {"tensorboard", "wandb"}, "tensorboard, wandb or both"
-        )
+        accept_settings(self)
+        self._check_server()
+        self._check_devices()
+        self._check_averaging()
+
+    def _check_server(self) -> None:
         if self.server_lr is not None and self.server not in ("fedavgm", "fedadam"):
-            raise UserError(f"server_lr={self.server_lr} needs server=fedavgm or server=fedadam")
+            raise SettingError(
+                "needs server=fedavgm or server=fedadam", field="server_lr", value=self.server_lr
+            )
+
+    def _check_devices(self) -> None:
         if self.devices is not None and (self.tiers != "uniform-5" or self.drop_scale != 1):
-            raise UserError(
-                f"tiers={self.tiers}, drop_scale={self.drop_scale}: the recipe makes its devices itself"
+            field_name = "tiers" if self.tiers != "uniform-5" else "drop_scale"
+            raise SettingError(
+                "has no effect: the recipe makes its devices itself",
+                field=field_name,
+                value=getattr(self, field_name),
             )
         if self.deadline is not None and self.clock is None:
-            raise UserError(
-                f"deadline={self.deadline:g}s is on the simulated clock: it needs clock=phones or a file"
+            raise SettingError(
+                "is on the simulated clock, and needs clock=phones or a file",
+                field="deadline",
+                value=f"{self.deadline:g}s",
             )
+
+    def _check_averaging(self) -> None:
         if self.nova and self.average == "all":
-            raise UserError(
-                "average=all cannot go with nova, which divides by the steps of those that hold a weight"
+            raise SettingError(
+                "cannot go with nova, which divides by the steps of those that hold a weight",
+                field="average",
+                value="all",
             )
         if self.scaffold and self.momentum:
-            raise UserError(
-                f"momentum={self.momentum} cannot go with scaffold, which is defined for plain SGD"
+            raise SettingError(
+                "cannot go with scaffold, which is defined for plain SGD",
+                field="momentum",
+                value=self.momentum,
             )
-        self.find_method()
-
-    def _tidy(self) -> None:
-        """Take lists for tuples, widths as text and shares as numbers."""
-        exact: dict[str, Any] = {"widths": as_space(self.widths)}
-        for name in ("drop_scale", "busy", "availability"):
-            exact[name] = _share(name, getattr(self, name))
-        exact["deadline"] = None if self.deadline is None else parse_deadline(self.deadline)
-        exact["milestones"] = tuple(_share("milestones", m) for m in self.milestones)
-        for name in ("log", "freeze"):
-            value = getattr(self, name)
-            exact[name] = (value,) if isinstance(value, str) else tuple(value)
-        for name, value in exact.items():
-            object.__setattr__(self, name, value)
 
     def find_method(self) -> Method:
         """Return the method."""
-        return find_method(self.method) if isinstance(self.method, str) else self.method
+        if isinstance(self.method, str):
+            return find_method(self.method)
+        return self.method
 
     def config(self) -> dict[str, Any]:
-        """Return all fields as plain data, functions by name."""
-        found = settings_as_json(self)
-        if self.tiers.endswith((".json", ".csv")) and Path(self.tiers).is_file():
-            found["ceilings"] = _digest(self.tiers)
+        """Return all settings as plain data, functions by name, and digests of the files named."""
+        config = settings_as_json(self)
+        if _is_table_path(self.tiers) and Path(self.tiers).is_file():
+            config["ceilings"] = _file_digest(self.tiers)
         if isinstance(self.load, str) and Path(self.load).is_file():
-            found["load_digest"] = _digest(self.load)
-        if clock := self.find_clock():
-            found |= {
-                "clock": self.clock if isinstance(self.clock, str) else "recipe",
-                "deadline": clock.deadline,
-            }
-            found["clock_tiers"] = [speed.to_row() for speed in clock.tier_speeds]
-        return found
+            config["load_digest"] = _file_digest(self.load)
+        clock = self.find_clock()
+        if clock:
+            config["clock"] = self.clock if isinstance(self.clock, str) else "recipe"
+            config["deadline"] = clock.deadline
+            config["clock_tiers"] = [speed.to_row() for speed in clock.tier_speeds]
+        return config
 
     def find_clock(self) -> SpeedTable | None:
         """Return the simulated clock."""
-        found = find_speed_table(self.clock) if isinstance(self.clock, str) else self.clock
-        if found is None or self.deadline is None:
-            return found
-        return replace(found, deadline=parse_deadline(self.deadline))
+        clock = find_speed_table(self.clock) if isinstance(self.clock, str) else self.clock
+        if clock is None or self.deadline is None:
+            return clock
+        return replace(clock, deadline=parse_deadline(self.deadline))
 
     def federations(self) -> Iterator[Federation]:
         """Yield the models to train, one after the other: one, or one for each width."""
-        net, data, devices, targets = self._made()
-        for target in targets:
-            yield self._federation(self._elastic(net, data, target), data, devices, target)
+        parts = self._build_parts()
+        for target in parts.targets:
+            model = self._build_model(parts, target)
+            yield self._federation(model, parts.data, parts.devices, target)
 
     def federation(self, stage: int, known: str = "") -> Federation:
-        """Return one of the models to train, by its number; `known` is its description, where it was made before."""
-        net, data, devices, targets = self._made()
-        target = targets[stage]
-        model = (
-            restore_model("what was known of the model", known, net)
-            if known
-            else self._elastic(net, data, target)
-        )
-        return self._federation(model, data, devices, target)
+        """Return one of the models to train, by its number.
 
-    def _made(self) -> tuple[nn.Module, FederatedData, DevicePopulation, tuple[Width, ...]]:
-        for name in ("load", "tiers"):
-            value = getattr(self, name)
-            if (
-                isinstance(value, str)
-                and value.endswith((".csv", ".json"))
-                and not Path(value).is_file()
-            ):
-                raise UserError(
-                    f"{name}={value}: there is no such file"
-                )  # before data is made, which may take long
+        `known` is the model's description, where it was made before.
+        """
+        parts = self._build_parts()
+        target = parts.targets[stage]
+        if known:
+            model = restore_model("the description of the model", known, parts.net)
+        else:
+            model = self._build_model(parts, target)
+        return self._federation(model, parts.data, parts.devices, target)
+
+    def _build_parts(self) -> "_ExperimentParts":
+        """Make model, data and devices; a missing file is named before data is made."""
+        self._check_files()
         with one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, "data"))
             data = self.data(self.seed)
@@ -256,7 +268,14 @@ class Experiment:
             net = self.model()
         devices = self.find_devices(data.num_clients)
         lowest = self.widths.up_to(devices.tiers[0]).largest
-        return net, data, devices, self.find_method().targets(self.widths, lowest)
+        targets = self.find_method().targets(self.widths, lowest)
+        return _ExperimentParts(net, data, devices, targets)
+
+    def _check_files(self) -> None:
+        for name in ("load", "tiers"):
+            value = getattr(self, name)
+            if _is_table_path(value) and not Path(value).is_file():
+                raise SettingError("names a file that does not exist", field=name, value=value)
 
     def find_devices(self, num_clients: int) -> DevicePopulation:
         """Return the ceilings of the clients."""
@@ -269,11 +288,11 @@ class Experiment:
             return traced_devices(found, self.load, num_clients, self.widths.widths[0])
         return found if self.load is None else VaryingDevices(found, self.load)
 
-    def _elastic(self, net: nn.Module, data: FederatedData, target: Width) -> ElasticModel:
-        space = self.widths if self.find_method().nested else WidthSpace.of([target])
-        return elasticize(
-            net, data.test.batch(0, 2)[0], widths=space, freeze=self.freeze, norms=self.norms
-        )
+    def _build_model(self, parts: "_ExperimentParts", target: Width) -> ElasticModel:
+        nested = self.find_method().nested
+        space = self.widths if nested else WidthSpace.of([target])
+        example, _ = parts.data.test.batch(0, 2)
+        return elasticize(parts.net, example, widths=space, freeze=self.freeze, norms=self.norms)
 
     def _federation(
         self, model: ElasticModel, data: FederatedData, devices: DevicePopulation, target: Width
@@ -320,18 +339,24 @@ class Experiment:
     def _step(self) -> ServerOptimizer | None:
         if not isinstance(self.server, str):
             return self.server
-        kind = SERVERS[self.server]
-        if kind is None:
+        optimizer = SERVERS[self.server]
+        if optimizer is None:
             return None
-        return kind() if self.server_lr is None else kind(lr=self.server_lr)
+        if self.server_lr is None:
+            return optimizer()
+        return optimizer(lr=self.server_lr)
 
 
-def _digest(path: str) -> str:
-    return hashlib.blake2b(Path(path).read_bytes(), digest_size=8).hexdigest()
+@dataclass(frozen=True)
+class _ExperimentParts:
+    """What all models of an experiment share."""
+
+    net: nn.Module
+    data: FederatedData
+    devices: DevicePopulation
+    targets: tuple[Width, ...]
 
 
-def _share(name: str, value: Any) -> Fraction:
-    try:
-        return Fraction(str(value))
-    except (ValueError, ZeroDivisionError):
-        raise UserError(f"{name}={value!r} must be a number such as '1/4' or 0.25") from None
+def _file_digest(path: str) -> str:
+    content = Path(path).read_bytes()
+    return hashlib.blake2b(content, digest_size=8).hexdigest()

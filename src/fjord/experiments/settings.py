@@ -1,125 +1,183 @@
-"""Settings, the fields of a frozen dataclass: what is allowed, as plain data, and changed by `--set key=text`."""
+"""Settings, each declared once as a field of a frozen dataclass: default, kind, help, effect.
+
+Why `dataclasses.field(metadata=...)` and no library: experiments are plain frozen values that
+recipes change with `replace`, and a message names the one setting that is wrong. pydantic would
+be a new dependency of the core, a slower import and many-line errors; tyro and jsonargparse
+make an option of every field, where `--set key=value` is one that reads the same declaration.
+"""
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, TypeVar, get_args
 
-from fjord.core.errors import UserError
-from fjord.core.width import WidthSpace, parse_space
+from fjord.core.errors import SettingError, suggest_name
+from fjord.core.width import WidthSpace
 from fjord.data.federated import FederatedData
+from fjord.experiments.value_kinds import ValueKind
 from fjord.federated.methods import Method
 
-Setting = TypeVar("Setting", bound=Any)
-"""A dataclass of settings: an experiment, or training on one place."""
+Settings = TypeVar("Settings", bound=Any)
+"""A dataclass of settings: a federated or a centralised experiment."""
+MakeData = Callable[[int], FederatedData]
 
 
-class SettingError(UserError):
-    """What is wrong with a setting of an experiment; `field` is its name."""
+@dataclass(frozen=True)
+class SettingInfo:
+    """What is declared about a setting beside its default."""
+
+    help: str
+    kind: ValueKind | None = None
+    """None: a part that a recipe makes, which no text can set."""
+    affects_results: bool = True
+    """Whether runs that differ in it are different experiments."""
 
 
-def check_field(record: Any, name: str, fine: Callable[[Any], bool], allowed: str) -> None:
-    """Refuse a setting that is not fine."""
-    value = getattr(record, name)
-    if not fine(value):
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
-        raise UserError(f"{name}={shown} must be {allowed}")
+def setting(default: Any, kind: ValueKind, help: str, *, affects_results: bool = True) -> Any:
+    """Declare a setting: a field of an experiment that `--set key=value` can change.
+
+    >>> from fjord.experiments.value_kinds import COUNT
+    >>> @dataclass(frozen=True)
+    ... class Small:
+    ...     rounds: int = setting(5, COUNT, "Rounds of training.")
+    ...     def __post_init__(self): accept_settings(self)
+    >>> set_setting(Small(), "rounds", "7")
+    Small(rounds=7)
+    """
+    info = SettingInfo(help, kind, affects_results)
+    return field(default=default, metadata={"setting": info})
+
+
+def recipe_part(help: str) -> dict[str, SettingInfo]:
+    """Return the metadata of a field that a recipe gives and no text can set."""
+    return {"setting": SettingInfo(help)}
+
+
+def declared_settings(record: Any) -> dict[str, SettingInfo]:
+    """Return what is declared about each setting of a dataclass, or of a value of it."""
+    declared = {}
+    for one in fields(record):
+        if "setting" in one.metadata:
+            declared[one.name] = one.metadata["setting"]
+    return declared
+
+
+def accept_settings(record: Any) -> None:
+    """Check all settings of a frozen dataclass, and put them into their exact form."""
+    for name, info in declared_settings(record).items():
+        if info.kind is not None:
+            value = info.kind.accept(name, getattr(record, name))
+            object.__setattr__(record, name, value)
+
+
+def free_settings(record: Any) -> set[str]:
+    """Return the settings that do not affect results."""
+    return {name for name, info in declared_settings(record).items() if not info.affects_results}
 
 
 def settings_as_json(record: Any) -> dict[str, Any]:
     """Return all fields of a dataclass as plain data, functions by name."""
-    return {f.name: _plain(getattr(record, f.name)) for f in fields(record)}
+    return {one.name: _plain_value(getattr(record, one.name)) for one in fields(record)}
 
 
 def default_settings(kind: type) -> dict[str, Any]:
-    """Return the defaults of a dataclass's fields as plain data: what a run had that is older than a setting."""
-    return {f.name: _plain(f.default) for f in fields(kind) if f.default is not MISSING}
+    """Return the defaults of a dataclass as plain data.
+
+    A run that is older than a setting had the setting's default.
+    """
+    defaults = {}
+    for one in fields(kind):
+        if one.default is not MISSING:
+            defaults[one.name] = _plain_value(one.default)
+    return defaults
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple | list | set | frozenset):
-        return [_plain(v) for v in value]
+        return [_plain_value(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _plain(v) for key, v in value.items()}
+        return {str(key): _plain_value(item) for key, item in value.items()}
     if isinstance(value, Method):
         return value.name
     if isinstance(value, partial):
-        given = inspect.signature(value.func).bind_partial(*value.args, **value.keywords)
-        given.apply_defaults()
-        return {
-            "function": _plain(value.func),
-            **{k: _plain(v) for k, v in given.arguments.items() if k != "seed"},
-        }
+        return _plain_partial(value)
     if isinstance(value, Fraction | WidthSpace | PurePath) or is_dataclass(value):
         return str(value)
     return getattr(value, "__qualname__", type(value).__qualname__)  # never an address in memory
 
 
-def set_setting(experiment: Setting, key: str, text: str) -> Setting:
-    """Return the experiment after `--set key=text`, in the field's own type; `data.key` is an option of its data."""
+def _plain_partial(made: partial[Any]) -> dict[str, Any]:
+    """Return a function with some of its arguments, defaults included; the seed is the run's."""
+    bound = inspect.signature(made.func).bind_partial(*made.args, **made.keywords)
+    bound.apply_defaults()
+    plain = {"function": _plain_value(made.func)}
+    for name, value in bound.arguments.items():
+        if name != "seed":
+            plain[name] = _plain_value(value)
+    return plain
+
+
+def set_setting(experiment: Settings, key: str, text: str) -> Settings:
+    """Return an experiment with one setting changed to the value that a text means.
+
+    `data.key` is an option of the function that makes its data.
+    """
     if key.startswith("data."):
-        return replace(
-            experiment, data=_set_option(experiment.data, key.removeprefix("data."), text)
-        )
-    known = {f.name: f.type for f in fields(experiment)}
-    if key not in known or key in ("name", "model", "data", "devices"):
-        settable = ", ".join(k for k in known if k not in ("name", "model", "data", "devices"))
-        raise UserError(f"--set {key}: there is no such setting; known: {settable}, data.OPTION")
-    try:
-        value = _parsed(key, known[key], text)
-    except (ValueError, ZeroDivisionError) as error:
-        raise UserError(f"--set {key}={text}: {error}") from None
+        data = _set_data_option(experiment.data, key.removeprefix("data."), text)
+        return replace(experiment, data=data)
+    kinds = _settable_kinds(experiment)
+    if key not in kinds:
+        known = ", ".join(kinds)
+        message = f"is not a setting{suggest_name(key, kinds)}; known: {known}, data.OPTION"
+        raise SettingError(message, field=key, value=text)
+    value = kinds[key].read(key, text)
     return replace(experiment, **{key: value})
 
 
-def _set_option(
-    data: Callable[[int], FederatedData], key: str, text: str
-) -> Callable[[int], FederatedData]:
+def _settable_kinds(experiment: Any) -> dict[str, ValueKind]:
+    kinds = {}
+    for name, info in declared_settings(experiment).items():
+        if info.kind is not None:
+            kinds[name] = info.kind
+    return kinds
+
+
+def _set_data_option(data: MakeData, key: str, text: str) -> MakeData:
     """Return a function of the seed that makes data, with one of its other arguments changed."""
     made = data if isinstance(data, partial) else partial(data)
     signature = inspect.signature(made.func)
-    options = signature.bind_partial(*made.args, **made.keywords).arguments
-    seed = len(made.args)  # the place of the first argument that is not given yet
-    known = [name for i, name in enumerate(signature.parameters) if i != seed]
-    if key not in known:
-        raise UserError(
-            f"--set data.{key}: the recipe's data has no such option; it has: {', '.join(known) or 'none'}"
-        )
-    kind = signature.parameters[key].annotation
-    kinds = [
-        k for k in (int, float, Fraction) if k in (kind, *get_args(kind))
-    ]  # such as int | None
-    try:
-        none = text == "none" and type(None) in get_args(kind)
-        options[key] = None if none else kinds[0](text) if kinds else text
-    except (ValueError, ZeroDivisionError) as error:
-        raise UserError(f"--set data.{key}={text}: {error}") from None
-    first = [options.pop(name) for name in known[:seed]]
-    return partial(made.func, *first, **options)
+    arguments = signature.bind_partial(*made.args, **made.keywords).arguments
+    names = list(signature.parameters)
+    seed_position = len(made.args)  # the first argument that is not given yet
+    del names[seed_position : seed_position + 1]
+    if key not in names:
+        known = ", ".join(names) or "none"
+        message = f"is not an option of the recipe's data{suggest_name(key, names)}; known: {known}"
+        raise SettingError(message, field=f"data.{key}", value=text)
+    arguments[key] = _read_option(key, signature.parameters[key].annotation, text)
+    positional = [arguments.pop(name) for name in names[:seed_position]]
+    return partial(made.func, *positional, **arguments)
 
 
-def _parsed(key: str, kind: object, text: str) -> Any:
-    if key == "widths":
-        return parse_space(text)
-    if key in ("freeze", "log"):
-        return tuple(part for part in text.split(",") if part)
-    if key == "milestones":
-        return tuple(Fraction(part) for part in text.split(",") if part)
-    if key.startswith("max_"):
-        return None if text == "none" else int(text)
-    if key == "server_lr":
-        return None if text == "none" else float(text)
-    if key in ("clock", "deadline", "load") and text == "none":
+def _read_option(key: str, annotation: Any, text: str) -> Any:
+    """Return an option of the data in the type of its annotation, such as int | None."""
+    types = (annotation, *get_args(annotation))
+    if text == "none" and type(None) in types:
         return None
-    if key in ("tiers", "clock", "load") and text.endswith((".json", ".csv")):
-        return str(Path(text).resolve())  # the same file wherever the run is resumed from
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise UserError("allowed: true or false")
-        return text.lower() == "true"
-    return kind(text) if kind in (int, float, Fraction) else text
+    for number_type in (int, float, Fraction):
+        if number_type in types:
+            return _read_number(key, number_type, text)
+    return text
+
+
+def _read_number(key: str, number_type: type[int | float | Fraction], text: str) -> Any:
+    try:
+        return number_type(text)
+    except (ValueError, ZeroDivisionError):
+        wanted = "a whole number" if number_type is int else "a number"
+        raise SettingError(f"must be {wanted}", field=f"data.{key}", value=text) from None

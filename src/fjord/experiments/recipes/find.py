@@ -9,7 +9,7 @@ from fjord.core.errors import UserError
 from fjord.experiments.experiment import Experiment
 from fjord.experiments.recipes import paper
 from fjord.experiments.recipes.demo import demo
-from fjord.experiments.settings import Setting, set_setting
+from fjord.experiments.settings import Settings, set_setting
 
 RECIPES: dict[str, Callable[[], Experiment]] = {"demo": demo, **paper.RECIPES}
 
@@ -87,7 +87,7 @@ def _made(name: str, function: Callable[[], Any]) -> Experiment:
     return experiment
 
 
-def apply_settings(experiment: Setting, settings: Iterable[str]) -> Setting:
+def apply_settings(experiment: Settings, settings: Iterable[str]) -> Settings:
     """Return an experiment, or training on one place, with `key=value` settings."""
     for setting in settings:
         key, equals, text = setting.partition("=")
