@@ -1,23 +1,20 @@
 """Runs an experiment into a run folder, from the start or from its last checkpoint."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fjord.core.errors import UserError
 from fjord.core.width import Width, parse_width
 from fjord.devices.tiers import usual_devices
 from fjord.engines.in_process import InProcessEngine
 from fjord.experiments.dashboards import MetricsWriter, open_dashboards
 from fjord.experiments.experiment import Experiment
-from fjord.experiments.runs import RunFolder
-from fjord.experiments.settings import default_settings
+from fjord.experiments.runs import RunFolder, check_same_experiment
 from fjord.federated.engine import Engine
 from fjord.federated.rounds import Federation, RoundRecord
 from fjord.federated.scaffold import ControlVariate
@@ -25,9 +22,12 @@ from fjord.training.evaluate import Score
 from fjord.training.local import ClientTrainer
 
 OnRound = Callable[[RoundRecord, int, int], None]
-"""Told of each round: its record, the rounds done and the rounds in all."""
+"""Called after each round with its record, the rounds done and the rounds in all."""
 MakeEngine = Callable[[Federation, ClientTrainer, int], Engine]
-"""Makes the engine of one of the experiment's models: the model in training, its local training, and its number."""
+"""Makes the engine of one of the experiment's models.
+
+It gets the model in training, its local training, and its number.
+"""
 
 
 def run_experiment(
@@ -41,128 +41,135 @@ def run_experiment(
 ) -> RunFolder:
     """Run an experiment into a folder; with `resume`, go on from the folder's checkpoint.
 
-    `recipe` is written into the configuration: how to make the same experiment again. `engine` says where clients
-    train; by default on this machine.
+    `recipe` is written into the configuration: how to make the same experiment again. `engine`
+    makes the engine on which clients train; by default they train on this machine.
     """
     config = {"recipe": dict(recipe or {}), **experiment.config()}
-    runner = _Runner(
-        experiment, RunFolder(Path(folder)), on_round, engine or _in_process(experiment.workers)
-    )
+    run_folder = RunFolder(Path(folder))
     models = experiment.federations()
     first = next(models)  # what is wrong with an experiment shows before a folder is made for it
     config["targets"] = [str(target) for target in first.targets]
-    if digest := getattr(first.data, "digest", ""):
+    digest = getattr(first.data, "digest", "")
+    if digest:
         config["data_digest"] = digest
     if resume:
-        check_same_experiment(runner.folder, config)
+        check_same_experiment(run_folder, config)
     else:
-        RunFolder.create(Path(folder), config)
-    with runner.folder.lock():
+        RunFolder.create(run_folder.path, config)
+    make_engine = engine or _make_in_process_engine(experiment.workers)
+    runner = _ExperimentRunner(experiment, run_folder, on_round, make_engine)
+    with run_folder.lock():
         if resume:
-            runner.resume()
-        runner.run(chain([first], models))
-    return runner.folder
+            runner.load_checkpoint()
+        with open_dashboards(experiment, run_folder.path, runner.first_step()) as writers:
+            runner.run_model(0, first, writers)
+            for stage, federation in enumerate(models, 1):
+                runner.run_model(stage, federation, writers)
+    return run_folder
+
+
+def _make_in_process_engine(workers: int) -> MakeEngine:
+    def make_engine(federation: Federation, trainer: ClientTrainer, stage: int) -> Engine:
+        return InProcessEngine(trainer, federation.data.test, workers)
+
+    return make_engine
 
 
 @dataclass
-class _Runner:
+class _ExperimentRunner:
     experiment: Experiment
     folder: RunFolder
     on_round: OnRound | None
     make_engine: MakeEngine
-    stage: int = 0
+    start_stage: int = 0
+    start_round: int = 0
     restored: tuple[dict[str, Tensor], dict[str, Any]] | None = None
-    written: float = field(default_factory=time.monotonic)
-    cost: float = 0.0
+    checkpoint_time: float = field(default_factory=time.monotonic)
+    """When the last checkpoint was written."""
+    checkpoint_cost: float = 0.0
+    """Seconds that it took to write."""
 
-    def resume(self) -> None:
+    def load_checkpoint(self) -> None:
         """Go back to the last checkpoint."""
-        for draft in self.folder.path.glob(".*.tmp"):  # what a kill left half written
-            draft.unlink()
+        self.folder.remove_drafts()
         tensors, info = self.folder.load_for_resume(self.experiment.num_rounds)
-        self.stage, rounds = info["stage"], info["round"]
+        self.start_stage = info["stage"]
+        self.start_round = info["round"]
         self.restored = (tensors, info)
-        self.folder.keep_rows(lambda row: (row["stage"], row["round"]) < (self.stage, rounds))
+        self.folder.keep_rows_before(self.start_stage, self.start_round)
 
-    def run(self, models: Iterable[Federation]) -> None:
-        """Train the models that are left."""
-        first_step = self.stage * self.experiment.num_rounds + (
-            self.restored[1]["round"] if self.restored else 0
-        )
-        with open_dashboards(self.experiment, self.folder.path, first_step) as writers:
-            for stage, federation in enumerate(models):
-                if stage < self.stage:
-                    continue
-                self.stage = stage
-                if self.restored:
-                    _restore(federation, *self.restored)
-                    self.restored = None
-                self._train(federation, writers)
+    def first_step(self) -> int:
+        """Return the number of the first round that is run, over all models."""
+        return self.start_stage * self.experiment.num_rounds + self.start_round
 
-    def _train(self, federation: Federation, writers: list[MetricsWriter]) -> None:
-        experiment = self.experiment
-        stages = len(federation.targets)
+    def run_model(self, stage: int, federation: Federation, writers: list[MetricsWriter]) -> None:
+        """Train one of the models, unless it was trained before the run was resumed."""
+        if stage < self.start_stage:
+            return
+        if self.restored:
+            tensors, info = self.restored
+            _restore(federation, tensors, info)
+            self.restored = None
         trainer = federation.trainer()
-        with self.make_engine(federation, trainer, self.stage) as engine:
+        with self.make_engine(federation, trainer, stage) as engine:
             last: RoundRecord | None = None
             for last in federation.rounds(engine):
-                row = metrics_row(last, self.stage)
-                self.folder.append([row])
-                for writer in writers:
-                    writer.write(row)
-                self._maybe_checkpoint(federation)
-                if self.on_round:
-                    done = self.stage * experiment.num_rounds + last.round_index + 1
-                    self.on_round(last, done, stages * experiment.num_rounds)
-            tested = (
-                last.tested
-                if last
-                else engine.test(federation.model, federation.model.space.widths)
-            )
-        name = "model" if stages == 1 else f"model-{str(federation.target).replace('/', 'of')}"
-        federation.model.save(self.folder.path / f"{name}.safetensors")
-        scores = _client_scores(federation, tested)
-        known = self.folder.read_json("clients.json") if self.folder.has("clients.json") else {}
-        self.folder.write_json("clients.json", _widest(known, scores))
-        self.folder.save_checkpoint({}, {"stage": self.stage + 1, "round": 0})
+                self._finish_round(stage, federation, last, writers)
+            if last:
+                tested = last.tested
+            else:
+                tested = engine.test(federation.model, federation.model.space.widths)
+        self._finish_model(stage, federation, tested)
 
-    def _maybe_checkpoint(self, federation: Federation) -> None:
+    def _finish_round(
+        self,
+        stage: int,
+        federation: Federation,
+        record: RoundRecord,
+        writers: list[MetricsWriter],
+    ) -> None:
+        """Write down a round."""
+        row = metrics_row(record, stage)
+        self.folder.append([row])
+        for writer in writers:
+            writer.write(row)
+        self._maybe_checkpoint(stage, federation)
+        if self.on_round:
+            num_rounds = self.experiment.num_rounds
+            done = stage * num_rounds + record.round_index + 1
+            self.on_round(record, done, len(federation.targets) * num_rounds)
+
+    def _finish_model(
+        self, stage: int, federation: Federation, tested: Mapping[Width, Any]
+    ) -> None:
+        """Save a trained model, and how clients do with it."""
+        name = "model"
+        if len(federation.targets) > 1:
+            name = f"model-{str(federation.target).replace('/', 'of')}"
+        federation.model.save(self.folder.path / f"{name}.safetensors")
+        before = {}
+        if self.folder.has("clients.json"):
+            before = self.folder.read_json("clients.json")
+        scores = _client_scores(federation, tested)
+        self.folder.write_json("clients.json", _widest_scores(before, scores))
+        self.folder.save_checkpoint({}, {"stage": stage + 1, "round": 0})
+
+    def _maybe_checkpoint(self, stage: int, federation: Federation) -> None:
         """Write a checkpoint now and then, so that it costs at most a twentieth of the time."""
         started = time.monotonic()
-        if started - self.written < max(self.experiment.checkpoint_seconds, 20 * self.cost):
+        interval = max(self.experiment.checkpoint_seconds, 20 * self.checkpoint_cost)
+        if started - self.checkpoint_time < interval:
             return
         tensors, info = _snapshot(federation)
-        self.folder.save_checkpoint(tensors, {"stage": self.stage, **info})
-        self.written = time.monotonic()
-        self.cost = self.written - started if self.experiment.checkpoint_seconds else 0.0
-
-
-def _in_process(workers: int) -> MakeEngine:
-    return lambda federation, trainer, stage: InProcessEngine(
-        trainer, federation.data.test, workers
-    )
-
-
-def check_same_experiment(
-    folder: RunFolder, config: dict[str, Any], kind: type = Experiment
-) -> None:
-    """Refuse to go on with another experiment than the one begun; what does not change results may differ.
-
-    A setting that is younger than the run had its default value then.
-    """
-    free = {"workers", "checkpoint_seconds", "log", "recipe"}
-    young = {key: value for key, value in default_settings(kind).items() if key in config}
-    old = young | folder.config
-    for key in sorted((old.keys() | config.keys()) - free):
-        if old.get(key) != config.get(key):
-            raise UserError(
-                f"{folder.path}: was begun with {key}={old.get(key)}, the recipe now says {config.get(key)}; "
-                "run it into a new folder"
-            )
+        self.folder.save_checkpoint(tensors, {"stage": stage, **info})
+        self.checkpoint_time = time.monotonic()
+        if self.experiment.checkpoint_seconds:
+            self.checkpoint_cost = self.checkpoint_time - started
 
 
 def metrics_row(record: RoundRecord, stage: int) -> dict[str, Any]:
     """Return a round as one row of metrics."""
+    tiers = record.tiers.values()
     row = {
         "stage": stage,
         "target": str(record.target),
@@ -171,24 +178,35 @@ def metrics_row(record: RoundRecord, stage: int) -> dict[str, Any]:
         "loss": record.loss if record.examples else None,
         "examples": record.examples,
         "seconds": round(record.seconds, 4),
-        "macs": sum(tier.macs for tier in record.tiers.values()),
-        "bytes_down": sum(tier.bytes_down for tier in record.tiers.values()),
-        "bytes_up": sum(tier.bytes_up for tier in record.tiers.values()),
+        "macs": sum(tier.macs for tier in tiers),
+        "bytes_down": sum(tier.bytes_down for tier in tiers),
+        "bytes_up": sum(tier.bytes_up for tier in tiers),
         "tiers": {str(width): asdict(tier) for width, tier in sorted(record.tiers.items())},
-        "shells": {str(width): count for width, count in record.shells.items()},
-        "dropped": {str(client): why for client, why in record.dropped.items()},
-        "scores": {str(width): score_as_json(score) for width, score in record.scores.items()},
+        "shells": _with_text_keys(record.shells),
+        "dropped": _with_text_keys(record.dropped),
+        "scores": scores_as_json(record.scores),
     }
     if record.simulated_seconds is not None:
         row["simulated_seconds"] = round(record.simulated_seconds, 6)
     if record.reduced:
-        row["reduced"] = {str(client): why for client, why in record.reduced.items()}
-    return {**row, "engine": record.engine} if record.engine else row
+        row["reduced"] = _with_text_keys(record.reduced)
+    if record.engine:
+        row["engine"] = record.engine
+    return row
+
+
+def _with_text_keys(values: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key): value for key, value in values.items()}
 
 
 def score_as_json(score: Score) -> dict[str, float]:
     """Return a score as plain data."""
     return {"loss": score.loss, "accuracy": score.accuracy, "perplexity": score.perplexity}
+
+
+def scores_as_json(scores: Mapping[Width, Score]) -> dict[str, dict[str, float]]:
+    """Return the scores at some widths as plain data."""
+    return {str(width): score_as_json(score) for width, score in scores.items()}
 
 
 def _snapshot(federation: Federation) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -242,23 +260,33 @@ def _client_scores(
 ) -> dict[str, dict[str, Any]]:
     """Return how each client of the test set does with the widest submodel it can carry."""
     owners = federation.data.test.owners
+    devices = usual_devices(federation.devices)
     scores: dict[str, dict[str, Any]] = {}
     for client in torch.unique(owners[owners >= 0]).tolist():
-        ceiling = federation.usable(usual_devices(federation.devices).ceiling(client, 0), client)
-        fitting = [width for width in tested if width <= ceiling]
+        ceiling = federation.usable(devices.ceiling(client, 0), client)
         row: dict[str, Any] = {"ceiling": str(ceiling), "width": None}
-        mine = (owners == client).numpy()
-        if fitting and tested[max(fitting)].count[mine].any():
-            score = tested[max(fitting)].score(mine)
-            row |= {"width": str(max(fitting)), "count": score.count, **score_as_json(score)}
+        own_examples = (owners == client).numpy()
+        fitting = [width for width in tested if width <= ceiling]
+        if fitting:
+            widest = max(fitting)
+            examples = tested[widest]
+            if examples.count[own_examples].any():
+                score = examples.score(own_examples)
+                row |= {"width": str(widest), "count": score.count, **score_as_json(score)}
         scores[str(client)] = row
     return scores
 
 
-def _widest(known: dict[str, Any], fresh: dict[str, Any]) -> dict[str, Any]:
+def _widest_scores(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Keep for each client the score of the widest model it can carry, over all models trained."""
+    scores = {}
+    for client, row in after.items():
+        earlier = before.get(client, {})
+        scores[client] = max(row, earlier, key=_scored_width)
+    return scores
 
-    def width(row: dict[str, Any]) -> Width:
-        return parse_width(row["width"]) if row and row["width"] else Width(0)
 
-    return {client: max(row, known.get(client, {}), key=width) for client, row in fresh.items()}
+def _scored_width(row: dict[str, Any]) -> Width:
+    if row and row["width"]:
+        return parse_width(row["width"])
+    return Width(0)

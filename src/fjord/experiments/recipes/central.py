@@ -1,7 +1,9 @@
-"""The paper's three tasks on one place, with the numbers of its appendix (hyperparameters, non-federated experiments).
+"""The paper's three tasks with centralised training, and the numbers of its appendix.
 
-All take SGD with momentum 0.9 and a step of 0.1. `--set method=` is od, od-kd or single; `single` trains a model for
-each width and scores the full one with units left out at random as well (Fig. 3 and its extended form).
+They are those of its hyperparameters for non-federated experiments: SGD with momentum 0.9 and a
+step size of 0.1. The setting `method` is od, od-kd or single; `single` trains a model for each
+width, and scores the full one with units left out at random as well (Fig. 3 and its extended
+form).
 """
 
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from fjord.experiments.experiment import Experiment
 from fjord.experiments.recipes import paper
 
 
-def _central(name: str, task: Experiment, epochs: int) -> CentralExperiment:
+def _central_task(name: str, task: Experiment, epochs: int) -> CentralExperiment:
     return CentralExperiment(
         name=name,
         model=task.model,
@@ -26,33 +28,36 @@ def _central(name: str, task: Experiment, epochs: int) -> CentralExperiment:
 
 
 def cifar10() -> CentralExperiment:
-    """Return ResNet18 on all of CIFAR10: 300 epochs of batches of 128, a tenth of the step after 150 and 225."""
-    return replace(
-        _central("cifar10-central", paper.cifar10(), 300),
-        milestones=(Fraction(1, 2), Fraction(3, 4)),
-    )
+    """Return ResNet18 on all of CIFAR10: 300 epochs of 128, a tenth of the step at 150 and 225."""
+    task = _central_task("cifar10-central", paper.cifar10(), 300)
+    return replace(task, milestones=(Fraction(1, 2), Fraction(3, 4)))
 
 
 def femnist() -> CentralExperiment:
     """Return the CNN on all of FEMNIST: 20 epochs of batches of 128."""
-    return _central("femnist-central", paper.femnist(), 20)
+    return _central_task("femnist-central", paper.femnist(), 20)
 
 
 def femnist_digits() -> CentralExperiment:
     """Return the CNN on all digits of FEMNIST: 20 epochs of batches of 128."""
-    return _central("femnist-digits-central", paper.femnist_digits(), 20)
+    return _central_task("femnist-digits-central", paper.femnist_digits(), 20)
 
 
 def emnist() -> CentralExperiment:
     """Return the CNN on EMNIST (the folder emnist_byclass): 20 epochs of batches of 128."""
-    return _central("emnist-central", paper.emnist_skewed(), 20)
+    return _central_task("emnist-central", paper.emnist_skewed(), 20)
 
 
 def shakespeare() -> CentralExperiment:
     """Return the RNN on all of Shakespeare: 50 epochs of batches of 32."""
-    return replace(_central("shakespeare-central", paper.shakespeare(), 50), batch_size=32)
+    task = _central_task("shakespeare-central", paper.shakespeare(), 50)
+    return replace(task, batch_size=32)
 
 
 RECIPES: dict[str, Callable[[], CentralExperiment]] = {
-    make().name: make for make in (cifar10, femnist, femnist_digits, emnist, shakespeare)
+    "cifar10-central": cifar10,
+    "femnist-central": femnist,
+    "femnist-digits-central": femnist_digits,
+    "emnist-central": emnist,
+    "shakespeare-central": shakespeare,
 }

@@ -1,4 +1,4 @@
-"""The demo: the paper's CNN over unequal devices, on characters drawn by writers, with nothing to download."""
+"""The demo: the paper's CNN over unequal devices, on generated characters of many writers."""
 
 from functools import partial
 
@@ -8,7 +8,7 @@ from fjord.models import femnist_cnn
 
 
 def demo() -> Experiment:
-    """Return FjORD with distillation over five tiers: 200 writers, 240 rounds of 10 clients, about a minute."""
+    """Return FjORD with distillation over five tiers: 200 writers, 240 rounds, about a minute."""
     return Experiment(
         name="demo",
         model=femnist_cnn,

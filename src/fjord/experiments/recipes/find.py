@@ -3,112 +3,143 @@
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from fjord.core.errors import UserError
+from fjord.core.errors import SettingError, UserError, suggest_name
 from fjord.experiments.experiment import Experiment
-from fjord.experiments.recipes import paper
+from fjord.experiments.recipes import central, paper
 from fjord.experiments.recipes.demo import demo
-from fjord.experiments.settings import Settings, set_setting
+from fjord.experiments.settings import Settings, declared_settings, set_setting
+from fjord.experiments.value_kinds import FILE_SUFFIXES
 
 RECIPES: dict[str, Callable[[], Experiment]] = {"demo": demo, **paper.RECIPES}
 
-MOVED = "{name} is not part of the package: in a clone of the repository, run `python -m reproduction {name}`"
-
-MAIN, BESIDE = "recipe.py", "beside"
-"""Where a user's own recipe lies in the folder it is sent in, and where what it imports from beside it."""
+MAIN_FILE = "recipe.py"
+"""Where a user's own recipe lies in the folder that it is sent in."""
+BESIDE_FOLDER = "beside"
+"""Where in that folder the modules lie that the recipe imports from beside it."""
 
 
 def find_recipe(name: str, sent: Path | None = None) -> Callable[[], Experiment]:
-    """Return a recipe of the list, or `file.py` / `file.py:function` (by default the function `recipe`).
+    """Return a recipe by name, or by `file.py` or `file.py:function` (by default `recipe`).
 
-    If `sent`, the folder of `sources`, holds the file, it need not be where its name says.
+    If `sent`, a folder with the files of `recipe_sources`, holds the file, the file need not be
+    where its name says.
     """
     if name in RECIPES:
         return RECIPES[name]
-    found = find_function(name, sent)
-    return lambda: _made(name, found)
+    function = find_function(name, sent)
+
+    def make_experiment() -> Experiment:
+        experiment = function()
+        if not isinstance(experiment, Experiment):
+            kind = type(experiment).__name__
+            raise _recipe_error(f"returned a {kind}, not a fjord.Experiment", name)
+        return experiment
+
+    return make_experiment
 
 
 def find_function(name: str, sent: Path | None = None) -> Callable[[], Any]:
     """Return a function of a user's file, by default the one called `recipe`."""
-    path, _, function = name.partition(":")
+    path, _, function_name = name.partition(":")
+    function_name = function_name or "recipe"
     if not path.endswith(".py"):
-        if name.partition(".")[0] == "theorem1":
-            raise UserError(MOVED.format(name=name))
-        known = ", ".join(RECIPES)
-        raise UserError(
-            f"recipe {name!r} is unknown; known: {known}, or a file such as mine.py:recipe"
-        )
-    file, folder = _where(path, sent)
+        raise _unknown_recipe(name)
+    file, folder = _file_and_folder(path, sent)
     if not file.is_file():
-        raise UserError(f"recipe {name!r}: there is no file {path}")
+        raise _recipe_error(f"cannot be found: there is no file {path}", name)
     if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))  # what the file imports from beside it
-    # Also when sent, it is told the path it came from: its data may lie beside it there.
+        sys.path.insert(0, str(folder))  # for what the file imports from beside it
+    # Also when sent, the file gets the path it came from: its data may lie beside it there.
     names: dict[str, Any] = {"__name__": "<recipe>", "__file__": path}
     exec(compile(file.read_bytes(), path, "exec"), names)
-    found = names.get(function or "recipe")
-    if not callable(found):
-        raise UserError(f"recipe {name!r}: {path} has no function {function or 'recipe'}()")
-    return found
+    function = names.get(function_name)
+    if not callable(function):
+        raise _recipe_error(f"cannot be found: {path} has no function {function_name}()", name)
+    return function
 
 
-def _where(path: str, sent: Path | None) -> tuple[Path, Path]:
+def _recipe_error(message: str, name: str) -> UserError:
+    return UserError(message, field="recipe", value=name)
+
+
+def _unknown_recipe(name: str) -> UserError:
+    if name.partition(".")[0] == "theorem1":
+        command = f"python -m reproduction {name}"
+        return UserError(
+            f"{name} is not part of the package: in a clone of the repository, run `{command}`"
+        )
+    if name in central.RECIPES:
+        return _recipe_error("is centralised; a federated recipe is needed", name)
+    suggestion = suggest_name(name, [*RECIPES, *central.RECIPES])
+    known = ", ".join(RECIPES)
+    return _recipe_error(
+        f"is unknown{suggestion}; known: {known}, or a file such as mine.py:recipe", name
+    )
+
+
+def _file_and_folder(path: str, sent: Path | None) -> tuple[Path, Path]:
     """Return the file to read, and the folder in which it finds modules."""
-    if sent and (sent / MAIN).exists():
-        return sent / MAIN, sent / BESIDE
+    if sent and (sent / MAIN_FILE).exists():
+        return sent / MAIN_FILE, sent / BESIDE_FOLDER
     return Path(path), Path(path).resolve().parent
 
 
 def recipe_sources(name: str) -> dict[str, Path]:
-    """Return the files of a user's own recipe, by where they are sent: its own, and what it imported from beside it."""
+    """Return the files of a user's own recipe, by where they are sent.
+
+    They are the recipe's own file, and the modules that it imported from beside it.
+    """
     if name in RECIPES:
         return {}
     path = Path(name.partition(":")[0]).resolve()
-    found = {MAIN: path}
-    for module, loaded in list(sys.modules.items()):
-        place = Path(*module.split("."))
-        for part in (place.with_suffix(".py"), place / "__init__.py"):
-            if (
-                getattr(loaded, "__file__", None) == str(path.parent / part)
-                and part.parts[0] != "fjord"
-            ):
-                found[f"{BESIDE}/{part}"] = path.parent / part
-    return found
+    sources = {MAIN_FILE: path}
+    for module_name, module in list(sys.modules.items()):
+        part = _file_beside(path.parent, module_name, module)
+        if part is not None and part.parts[0] != "fjord":
+            sources[f"{BESIDE_FOLDER}/{part}"] = path.parent / part
+    return sources
 
 
-def _made(name: str, function: Callable[[], Any]) -> Experiment:
-    experiment = function()
-    if not isinstance(experiment, Experiment):
-        raise UserError(
-            f"recipe {name!r}: returned a {type(experiment).__name__}, not a fjord.Experiment"
-        )
-    return experiment
+def _file_beside(folder: Path, name: str, module: ModuleType) -> Path | None:
+    """Return a module's file within a folder, or None if it comes from elsewhere."""
+    place = Path(*name.split("."))
+    for part in (place.with_suffix(".py"), place / "__init__.py"):
+        if getattr(module, "__file__", None) == str(folder / part):
+            return part
+    return None
 
 
 def apply_settings(experiment: Settings, settings: Iterable[str]) -> Settings:
-    """Return an experiment, or training on one place, with `key=value` settings."""
-    for setting in settings:
-        key, equals, text = setting.partition("=")
+    """Return a federated or centralised experiment with `key=value` settings."""
+    for text in settings:
+        key, equals, value = text.partition("=")
         if not equals:
-            raise UserError(f"--set {setting}: write it as key=value")
-        experiment = set_setting(experiment, key, text)
+            raise SettingError("must have the form key=value", field=key)
+        experiment = set_setting(experiment, key, value)
     return experiment
 
 
-def absolute_setting(setting: str) -> str:
-    """Return a setting that names a file as it can be found from any folder."""
-    key, _, text = setting.partition("=")
-    names_file = key in ("tiers", "clock", "load") and text.endswith((".json", ".csv"))
-    return (
-        f"{key}={Path(text).resolve()}"
-        if names_file or (key == "data.source" and Path(text).is_dir())
-        else setting
-    )
+def absolute_setting(text: str) -> str:
+    """Return a `key=value` setting that names a file as it can be found from any folder."""
+    key, _, value = text.partition("=")
+    if _names_file(key, value) or (key == "data.source" and Path(value).is_dir()):
+        return f"{key}={Path(value).resolve()}"
+    return text
+
+
+def _names_file(key: str, value: str) -> bool:
+    info = declared_settings(Experiment).get(key)
+    if info is None or info.kind is None:
+        return False
+    return info.kind.names_file and value.endswith(FILE_SUFFIXES)
 
 
 def absolute_recipe(name: str) -> str:
     """Return the name of a recipe as it can be found from any folder."""
+    if name in RECIPES:
+        return name
     path, colon, function = name.partition(":")
-    return name if name in RECIPES else f"{Path(path).resolve()}{colon}{function}"
+    return f"{Path(path).resolve()}{colon}{function}"

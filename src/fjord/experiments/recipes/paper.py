@@ -1,8 +1,9 @@
-"""The paper's three federated tasks, with the numbers of its appendix (hyperparameters, federated experiments).
+"""The paper's three federated tasks, with the numbers of its appendix.
 
-All take 10 clients in each of 500 rounds, one local epoch of plain SGD, and a tenth of the step size after 50% and 75%
-of the rounds, over five equal tiers of devices (uniform-5, drop scale 1). `fjord run NAME --set data.source=FOLDER`
-reads a folder or another hub's name; without it FJORD_DATA is looked into, then the hub.
+They are those of its hyperparameters for federated experiments: 10 clients in each of 500 rounds,
+one local epoch of plain SGD, and a tenth of the step size after 50% and 75% of the rounds, over
+five equal tiers of devices (uniform-5, drop scale 1). The setting `data.source` names a folder or
+another dataset of the hub; without it the folder FJORD_DATA is searched, then the hub.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from fjord.experiments.experiment import Experiment
 from fjord.models import cifar_resnet18, femnist_cnn, shakespeare_rnn
 
 
-def _task(
+def _paper_task(
     name: str, model: Callable[[], nn.Module], data: Callable[[int], FederatedData]
 ) -> Experiment:
     return Experiment(
@@ -38,16 +39,15 @@ def _task(
 
 
 def cifar10() -> Experiment:
-    """Return ResNet18 on CIFAR10: 100 equal random clients, batches of 32, lr 0.1, BatchNorm layers for each width."""
-    task = _task("cifar10", cifar_resnet18, partial(cifar10_data.load, None))
+    """Return ResNet18 on CIFAR10: 100 equal random clients, batches of 32, lr 0.1."""
+    task = _paper_task("cifar10", cifar_resnet18, partial(cifar10_data.load, None))
     return replace(task, batch_size=32, lr=0.1, norms="layers")
 
 
 def femnist() -> Experiment:
     """Return the CNN on FEMNIST: clients are writers, batches of 16, lr 0.1."""
-    return replace(
-        _task("femnist", femnist_cnn, partial(femnist_data.load, None)), batch_size=16, lr=0.1
-    )
+    task = _paper_task("femnist", femnist_cnn, partial(femnist_data.load, None))
+    return replace(task, batch_size=16, lr=0.1)
 
 
 def femnist_digits() -> Experiment:
@@ -56,13 +56,13 @@ def femnist_digits() -> Experiment:
 
 
 def emnist_skewed() -> Experiment:
-    """Return a stand-in for FEMNIST: EMNIST (the folder emnist_byclass) cut into 3,400 label-skewed clients."""
+    """Return a stand-in for FEMNIST: EMNIST (emnist_byclass) in 3,400 label-skewed clients."""
     return replace(femnist(), name="emnist-skewed", data=partial(femnist_data.load_skewed, None))
 
 
 def shakespeare() -> Experiment:
-    """Return the RNN on Shakespeare: clients are roles, batches of 4, lr 1.0, the embedding whole; perplexity."""
-    task = _task("shakespeare", shakespeare_rnn, partial(shakespeare_data.load, None))
+    """Return the RNN on Shakespeare: clients are roles, batches of 4, lr 1.0, by perplexity."""
+    task = _paper_task("shakespeare", shakespeare_rnn, partial(shakespeare_data.load, None))
     return replace(task, batch_size=4, lr=1.0, freeze=("embedding",), metric="perplexity")
 
 
