@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fjord.core.errors import UserError
+from fjord.experiments.central import CentralExperiment
 from fjord.experiments.experiment import Experiment
 from fjord.experiments.recipes import central
 from fjord.experiments.recipes.find import apply_settings, find_recipe
-from fjord.experiments.runs import RunFolder
-from fjord.experiments.settings import default_settings
-from fjord.report.groups import FREE, ReportRun
+from fjord.experiments.runs import RunFolder, SettingChange, changed_settings
+from fjord.report.groups import ReportRun
 from reproduction import theorem1
 from reproduction.curves import RunJob
 
@@ -51,17 +51,25 @@ def expected_config(job: RunJob) -> dict[str, Any]:
 
 
 def _demand_settings(job: RunJob, folder: RunFolder) -> None:
-    """Refuse another experiment; a setting that is younger than the run had its default value then."""
-    old, new = folder.config, expected_config(job)
-    young = default_settings(Experiment)
-    for key in sorted(new.keys() - (FREE - {"seed"})):
-        if not _same(old.get(key, young.get(key)), new[key]):
-            was = f"{folder.path}: was run with {key}={old.get(key)}"
-            raise UserError(f"{was}, here it is {new[key]}; name another folder by --runs")
+    """Refuse a folder with another experiment."""
+    new = expected_config(job)
+    old = {key: value for key, value in folder.config.items() if key in new}
+    for change in changed_settings(old, new, _settings_type(job)):
+        if not _has_new_options_only(change):
+            was = f"{folder.path}: was run with {change.name}={change.old}"
+            raise UserError(f"{was}, here it is {change.new}; name another folder by --runs")
 
 
-def _same(old: Any, new: Any) -> bool:
-    """Compare settings; an option of the data that is younger than the run does not count."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return all(new.get(key) == value for key, value in old.items())
-    return bool(old == new)
+def _settings_type(job: RunJob) -> type:
+    if job.recipe in theorem1.RECIPES:
+        return theorem1.Theorem1Setting
+    if job.recipe in central.RECIPES:
+        return CentralExperiment
+    return Experiment
+
+
+def _has_new_options_only(change: SettingChange) -> bool:
+    """Say whether a setting differs only by options of the data that are younger than the run."""
+    if not isinstance(change.old, Mapping) or not isinstance(change.new, Mapping):
+        return False
+    return all(change.new.get(key) == value for key, value in change.old.items())

@@ -66,7 +66,7 @@ def test_inspect_takes_a_user_s_own_function(tmp_path):
             "width 'abc' is not a fraction above 0 and at most 1",
         ),
         (["footprint", "cnn", "--input", "2xy"], "input '2xy' is not a shape such as 2x3x32x32"),
-        (["run", "theorem9"], "recipe 'theorem9' is unknown"),
+        (["run", "theorem9"], "recipe theorem9: is unknown"),
         (["cut", "none.safetensors", "--width", "2/5", "--output", "x"], "there is no such file"),
     ],
 )

@@ -154,25 +154,31 @@ def test_every_method_runs_with_every_strategy(folder, method):
             ["run", "unknown"],
             "known: demo, cifar10, femnist, femnist-digits, emnist-skewed, shakespeare, or a file such",
         ),
-        (["run", "mine.py", "--set", "lr"], "--set lr: write it as key=value"),
-        (["run", "mine.py", "--set", "lr=fast"], "--set lr=fast"),
+        (["run", "mine.py", "--set", "method=fjrod"], "fedrolex (did you mean fjord?)"),
+        (["run", "mine.py", "--set", "lrr=1"], "--set lrr=1: is not a setting (did you mean lr?)"),
+        (["run", "demmo"], "recipe demmo: is unknown (did you mean demo?); known: demo, cifar10"),
+        (["run", "mine.py", "--set", "lr"], "--set lr: must have the form key=value"),
+        (["run", "mine.py", "--set", "lr=fast"], "--set lr=fast: must be a number above 0"),
         (
             ["run", "mine.py", "--set", "model=x"],
-            "--set model: there is no such setting; known: method, widths",
+            "--set model=x: is not a setting; known: method, widths",
         ),
-        (["run", "mine.py", "--set", "nova=maybe"], "--set nova=maybe: allowed: true or false"),
+        (["run", "mine.py", "--set", "nova=maybe"], "--set nova=maybe: must be true or false"),
         (
             ["run", "mine.py", "--set", "num_rounds=0"],
-            "num_rounds=0 must be a whole number of at least 1",
+            "--set num_rounds=0: must be a whole number of at least 1",
         ),
-        (["run", "mine.py", "--set", "lr=nan"], "lr=nan must be above 0"),
+        (["run", "mine.py", "--set", "lr=nan"], "--set lr=nan: must be a number above 0"),
         (["run", "mine.py", "--set", "widths=0.3,2"], "width '2' is not a fraction"),
         (["run", "mine.py", "--set", "tiers=some"], "tiers='some' is not uniform-k, shares"),
         (
             ["run", "mine.py", "--set", "tiers=1/2:0.4,1:0.4"],
             "shares 2/5, 2/5 must not be negative and must add up to 1",
         ),
-        (["run", "mine.py", "--set", "tiers=none.json"], "none.json: there is no such file"),
+        (
+            ["run", "mine.py", "--set", "tiers=none.json"],
+            "none.json: names a file that does not exist",
+        ),
         (
             ["run", "mine.py", "--set", "tiers=1/100:0.5,1:0.5"],
             "ceiling 1/100 is below the smallest width 1/5",
@@ -183,18 +189,21 @@ def test_every_method_runs_with_every_strategy(folder, method):
         ),
         (
             ["run", "mine.py", "--set", "server_lr=1"],
-            "server_lr=1.0 needs server=fedavgm or server=fedadam",
+            "--set server_lr=1.0: needs server=fedavgm or server=fedadam",
         ),
-        (["run", "mine.py", "--set", "average=some"], "average=some must be holders or all"),
+        (["run", "mine.py", "--set", "average=some"], "--set average=some: must be holders or all"),
         (
             ["run", "mine.py", "--set", "average=all", "--set", "nova=true"],
-            "average=all cannot go with nova",
+            "--set average=all: cannot go with nova",
         ),
         (
             ["run", "mine.py", "--set", "scaffold=true", "--set", "momentum=0.9"],
             "cannot go with scaffold",
         ),
-        (["run", "mine.py", "--set", "log=paper"], "log=paper must be tensorboard, wandb or both"),
+        (
+            ["run", "mine.py", "--set", "log=paper"],
+            "--set log=paper: must be tensorboard, wandb or both",
+        ),
         (["run", "mine.py", "--resume", "x"], "give no recipe and no --output"),
         (
             ["run", "theorem1"],
@@ -336,7 +345,7 @@ def test_a_file_that_is_not_there_is_said_before_data_is_made(name):
     made = fjord.Experiment(
         name="x", model=nn.Identity, data=lambda seed: pytest.fail("made"), **{name: "none.csv"}
     )
-    with pytest.raises(ValueError, match=f"{name}=none.csv: there is no such file"):
+    with pytest.raises(ValueError, match=f"{name}=none.csv names a file that does not exist"):
         next(made.federations())
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fjord
-from fjord.cli import central as alone
+from fjord.cli.central import run_central_recipe
 from fjord.core.width import Width, WidthSpace
 from fjord.experiments.central import CentralExperiment, score_random_units
 from fjord.experiments.central_runner import run_central
@@ -136,7 +136,7 @@ def test_mistakes_are_named(wrong, says):
 
 def test_the_command_shows_the_metric_of_the_task_and_no_bytes(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(central.RECIPES, "toy-central", lambda: replace(TOY, metric="perplexity"))
-    alone.run("toy-central", [], tmp_path / "run", None, page=False)
+    run_central_recipe("toy-central", [], output=tmp_path / "run", page=False)
     said, last = capsys.readouterr().out, RunFolder(tmp_path / "run").metrics()[-1]["scores"]["1/2"]
     assert f"1/2: {math.exp(last['loss']):.3f}" in said
     assert "%" not in said

@@ -145,7 +145,9 @@ def test_a_client_sees_augmented_images_by_name_and_tests_see_the_centre():
 def test_a_wrong_option_of_the_data_is_refused_with_those_there_are(tmp_path, recipe):
     done = commands.fjord("run", recipe, "--set", "data.color=red", cwd=tmp_path)
     assert done.returncode == 2
-    assert "data.color: the recipe's data has no such option; it has: source" in done.stderr
+    assert (
+        "--set data.color=red: is not an option of the recipe's data; known: source" in done.stderr
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -156,8 +156,11 @@ def test_settings_in_lists_and_dictionaries_are_written_down():
     [
         ({"nova": "false"}, "nova=false must be true or false"),
         ({"seed": 1.5}, "seed=1.5 must be a whole number"),
-        ({"max_local_steps": 1.5}, "max_local_steps=1.5 must be 1 or more"),
-        ({"drop_scale": "half"}, "drop_scale='half' must be a number"),
+        (
+            {"max_local_steps": 1.5},
+            "max_local_steps=1.5 must be a whole number of at least 1, or none",
+        ),
+        ({"drop_scale": "half"}, "drop_scale=half must be a number above 0"),
         (
             {"devices": lambda n, s: None, "tiers": "uniform-10"},
             "the recipe makes its devices itself",

@@ -17,10 +17,10 @@ app = typer.Typer(
     add_completion=False,
 )
 COMMANDS: dict[str, Callable[..., None]] = {
-    "run": runs.run,
-    "report": runs.report,
-    "show": runs.show,
-    "data": data.data,
+    "run": runs.run_recipe,
+    "report": runs.draw_report,
+    "show": runs.show_settings,
+    "data": data.describe_data,
     "inspect": models.inspect_model,
     "footprint": models.print_footprint,
     "cut": models.cut_file,

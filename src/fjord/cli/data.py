@@ -1,11 +1,13 @@
-"""`fjord data`: what a recipe's data comes to."""
+"""`fjord data`: how many clients and examples a recipe's data has."""
 
 from statistics import median
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
+from fjord.cli.display import print_line
 from fjord.cli.runs import Recipe, Settings
 from fjord.core.seeding import derive_seed
 from fjord.data.cache import cache_folder
@@ -16,36 +18,46 @@ from fjord.experiments.recipes.paper import RECIPES
 out = Console(highlight=False)
 
 
-def data(recipe: Recipe = "demo", settings: Settings = None) -> None:
+def describe_data(recipe: Recipe = "demo", settings: Settings = None) -> None:
     """Load a recipe's data; print its clients, examples and shapes."""
     experiment = apply_settings(find_recipe(recipe)(), settings or [])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(experiment.seed, "data"))
-        found = experiment.data(experiment.seed)
+        data = experiment.data(experiment.seed)
     table = Table("what", "it comes to", title=recipe)
-    for what, value in _described(found):
-        table.add_row(what, value)
+    for name, value in _data_rows(data).items():
+        table.add_row(name, value)
     out.print(table)
     if recipe in RECIPES:
-        out.print(f"Decoded data is kept in {cache_folder()}", markup=False, soft_wrap=True)
+        print_line(out, f"Decoded data is kept in {cache_folder()}")
 
 
-def _described(found: FederatedData) -> list[tuple[str, str]]:
-    counts = sorted(_sizes(found))
-    inputs, targets = found.test.batch(0, 1)
-    owned = int((found.test.owners >= 0).sum())
-    return [
-        ("clients", f"{len(counts):,}"),
-        ("training examples", f"{sum(counts):,}"),
-        ("examples of a client", f"{counts[0]:,} to {counts[-1]:,}, median {median(counts):g}"),
-        ("test examples", f"{len(found.test.inputs):,}, {owned:,} of them held out from a client"),
-        ("an input", f"{tuple(inputs.shape[1:])} {str(inputs.dtype).removeprefix('torch.')}"),
-        ("a target", f"{tuple(targets.shape[1:])} {str(targets.dtype).removeprefix('torch.')}"),
-        ("largest class number", str(int(found.test.targets.max()))),
-    ]
+def _data_rows(data: FederatedData) -> dict[str, str]:
+    counts = sorted(_client_sizes(data))
+    inputs, targets = data.test.batch(0, 1)
+    owned = int((data.test.owners >= 0).sum())
+    return {
+        "clients": f"{len(counts):,}",
+        "training examples": f"{sum(counts):,}",
+        "examples of a client": f"{counts[0]:,} to {counts[-1]:,}, median {median(counts):g}",
+        "test examples": f"{len(data.test.inputs):,}, {owned:,} of them held out from a client",
+        "an input": _format_tensor(inputs),
+        "a target": _format_tensor(targets),
+        "largest class number": str(int(data.test.targets.max())),
+    }
 
 
-def _sizes(found: FederatedData) -> list[int]:
-    if isinstance(found, PartitionedData):
-        return [len(rows) for rows in found.rows]
-    return [len(found.examples(client)[0]) for client in range(found.num_clients)]
+def _format_tensor(batch: Tensor) -> str:
+    """Return shape and type of one example of a batch."""
+    shape = tuple(batch.shape[1:])
+    return f"{shape} {str(batch.dtype).removeprefix('torch.')}"
+
+
+def _client_sizes(data: FederatedData) -> list[int]:
+    if isinstance(data, PartitionedData):
+        return [len(rows) for rows in data.rows]
+    sizes = []
+    for client in range(data.num_clients):
+        inputs, _ = data.examples(client)
+        sizes.append(len(inputs))
+    return sizes

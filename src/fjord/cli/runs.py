@@ -1,18 +1,24 @@
-"""`fjord run`, `fjord list`, `fjord show`, `fjord report`: experiments and what came of them."""
+"""`fjord run`, `fjord list`, `fjord show`, `fjord report`: experiments and their results."""
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fjord.cli import central as alone
-from fjord.cli.display import RunDisplay, results_table, run_warnings, spending_text
+from fjord.cli.central import run_central_recipe
+from fjord.cli.display import (
+    RunDisplay,
+    print_line,
+    results_table,
+    resume_hint,
+    run_warnings,
+    spending_text,
+)
 from fjord.cli.engines import ENGINES, EngineChoice
 from fjord.core.errors import UserError
 from fjord.experiments.experiment import Experiment
@@ -25,7 +31,7 @@ from fjord.experiments.recipes.find import (
     find_recipe,
 )
 from fjord.experiments.runs import RunExistsError, RunFolder
-from fjord.experiments.settings import settings_as_json
+from fjord.experiments.settings import declared_settings, settings_as_json
 from fjord.federated.methods import METHODS
 
 out = Console(highlight=False)
@@ -37,7 +43,7 @@ Settings = Annotated[
 ]
 
 
-def run(
+def run_recipe(
     recipe: Recipe = "demo",
     settings: Settings = None,
     seed: Annotated[
@@ -62,123 +68,154 @@ def run(
     ] = 1,
 ) -> None:
     """Run a recipe into a run folder; end with a table and the path of an HTML page."""
-    where = EngineChoice(engine, superlink, deadline, min_replies)
-    chosen = [*(settings or []), *([] if seed is None else [f"seed={seed}"])]
+    choice = EngineChoice(engine, superlink, deadline, min_replies)
+    texts = list(settings or [])
+    if seed is not None:
+        texts.append(f"seed={seed}")
     if resume is not None:
         if output is not None or recipe != "demo":
             raise UserError(
-                "--resume goes on in its own folder with its own recipe: give no recipe and no --output"
+                "goes on in its own folder with its own recipe: give no recipe and no --output",
+                field="resume",
+                value=resume,
             )
-        known = RunFolder(resume).config.get("recipe", {})
-        if known == "theorem1":
-            raise UserError(
-                f"{resume}: is a run of theorem1, which is not part of the package; in a clone of the "
-                f"repository, run `python -m reproduction theorem1 --resume {resume}`"
-            )
-        if "name" not in known:
-            raise UserError(
-                f"{resume}: was started from Python; go on with fjord.run_experiment(..., resume=True)"
-            )
-        recipe, chosen = known["name"], [*known["set"], *chosen]
-    if alone.is_alone(recipe):
-        alone.run(recipe, chosen, output, resume, page)
+        recipe, earlier_texts = _started_recipe(resume)
+        texts = [*earlier_texts, *texts]
+    texts = [absolute_setting(text) for text in texts]
+    if recipe in central.RECIPES:
+        run_central_recipe(recipe, texts, output=output, resume=resume, page=page)
         return
-    chosen = [absolute_setting(setting) for setting in chosen]
-    experiment = apply_settings(find_recipe(recipe)(), chosen)
-    known = {"name": absolute_recipe(recipe), "set": chosen}
-    while True:
-        folder = (
-            resume
-            or output
-            or RunFolder.next_free_path(Path("runs") / experiment.name / str(experiment.seed))
-        )
-        try:
-            _run(experiment, folder, known, resume is not None, where)
-            break
-        except RunExistsError:
-            if output is not None:
-                raise  # else another run took the name meanwhile: take the next
+    folder = _run_federated(recipe, texts, choice, output=output, resume=resume)
     if not (folder / "config.json").exists():
         out.print("The run folder lies on the SuperLink's machine.")
         return
-    out.print(results_table(RunFolder(folder)))
-    out.print(spending_text(RunFolder(folder)), markup=False, soft_wrap=True)
-    for warning in run_warnings(RunFolder(folder)):
-        out.print(warning, markup=False, soft_wrap=True, style="yellow")
+    _print_results(RunFolder(folder))
     if page:
-        _page([RunFolder(folder)], folder / "report.html")
+        _write_page([RunFolder(folder)], folder / "report.html")
 
 
-def _run(
+def _started_recipe(folder: Path) -> tuple[str, list[str]]:
+    """Return the recipe and the settings that a run was started with."""
+    recipe = RunFolder(folder).config.get("recipe", {})
+    if recipe == "theorem1":
+        raise UserError(
+            f"{folder}: is a run of theorem1, which is not part of the package; in a clone of "
+            f"the repository, run `python -m reproduction theorem1 --resume {folder}`"
+        )
+    if "name" not in recipe:
+        raise UserError(
+            f"{folder}: was started from Python; resume it with "
+            "fjord.run_experiment(..., resume=True)"
+        )
+    return recipe["name"], recipe["set"]
+
+
+def _run_federated(
+    recipe: str,
+    settings: list[str],
+    choice: EngineChoice,
+    *,
+    output: Path | None,
+    resume: Path | None,
+) -> Path:
+    """Run a federated recipe; return its folder."""
+    experiment = apply_settings(find_recipe(recipe)(), settings)
+    started_with = {"name": absolute_recipe(recipe), "set": settings}
+    folder = resume or output
+    if folder is not None:
+        _run_experiment(experiment, folder, started_with, choice, resume=resume is not None)
+        return folder
+    usual_folder = Path("runs") / experiment.name / str(experiment.seed)
+    while True:
+        folder = RunFolder.next_free_path(usual_folder)
+        try:
+            _run_experiment(experiment, folder, started_with, choice, resume=False)
+            return folder
+        except RunExistsError:
+            pass  # another run took the name in the meantime: take the next
+
+
+def _run_experiment(
     experiment: Experiment,
     folder: Path,
-    recipe: dict[str, object],
+    started_with: dict[str, Any],
+    choice: EngineChoice,
+    *,
     resume: bool,
-    where: EngineChoice,
 ) -> None:
-    out.print(f"Run folder: {folder}", markup=False, soft_wrap=True)
+    print_line(out, f"Run folder: {folder}")
     display = RunDisplay(experiment, out)
-    try:
-        with display:
-            where.run(experiment, folder, recipe, resume, display.on_round)
-    except KeyboardInterrupt:
-        begun = (folder / "config.json").exists()
-        hint = (
-            f"Go on with: fjord run --resume {shlex.quote(str(folder))}"
-            if begun
-            else "Nothing was begun."
-        )
-        out.print(f"Stopped. {hint}", markup=False, soft_wrap=True)
-        raise typer.Exit(130) from None
+    with resume_hint(out, folder), display:
+        choice.run(experiment, folder, started_with, resume, display.on_round)
 
 
-def _page(runs: list[RunFolder], target: Path, reach: Sequence[str] = ()) -> None:
-    from fjord.report import page
+def _print_results(run: RunFolder) -> None:
+    out.print(results_table(run))
+    print_line(out, spending_text(run))
+    for warning in run_warnings(run):
+        print_line(out, warning, style="yellow")
 
-    out.print(f"Page: {page.write_page(runs, target, reach)}", markup=False, soft_wrap=True)
+
+def _write_page(runs: list[RunFolder], target: Path, reach: Sequence[str] = ()) -> None:
+    from fjord.report import page  # matplotlib takes a while to import
+
+    print_line(out, f"Page: {page.write_page(runs, target, reach)}")
 
 
 def list_recipes() -> None:
     """List the recipes that can be run, and the methods they can be run with."""
-    table = Table("recipe", "what it is")
-    for name, recipe in RECIPES.items():
-        table.add_row(name, _first_line(recipe))
-    for name, setting in central.RECIPES.items():
-        table.add_row(name, _first_line(setting))
-    out.print(table)
+    recipes = Table("recipe", "what it is")
+    for name, make in {**RECIPES, **central.RECIPES}.items():
+        recipes.add_row(name, _first_line(make))
+    out.print(recipes)
     methods = Table("--set method=", "what it is")
-    for name, method in METHODS.items():
-        methods.add_row(name, _first_line(method))
+    for name, make_method in METHODS.items():
+        methods.add_row(name, _first_line(make_method))
     out.print(methods)
     out.print(
-        "They compose with: --set prox=0.01, nova=true, scaffold=true, server=fedavgm, server=fedadam"
+        "They compose with: "
+        "--set prox=0.01, nova=true, scaffold=true, server=fedavgm, server=fedadam"
     )
 
 
 def _first_line(function: object) -> str:
-    return (function.__doc__ or "").splitlines()[0].removeprefix("Return ")
+    lines = (function.__doc__ or "").splitlines()
+    return lines[0].removeprefix("Return ")
 
 
-def show(recipe: Recipe, settings: Settings = None) -> None:
-    """Print all settings of a recipe."""
+def show_settings(recipe: Recipe, settings: Settings = None) -> None:
+    """Print all settings of a recipe, with what they do."""
     if recipe in central.RECIPES:
-        config = settings_as_json(apply_settings(central.RECIPES[recipe](), settings or []))
+        experiment: Any = apply_settings(central.RECIPES[recipe](), settings or [])
+        config = settings_as_json(experiment)
     else:
-        config = apply_settings(find_recipe(recipe)(), settings or []).config()
-    table = Table("setting", "value", title=recipe)
-    options = config.get("data")
-    if isinstance(options, dict):  # under the names that --set takes
-        config = {
-            **config,
-            "data": options.pop("function"),
-            **{f"data.{k}": v for k, v in options.items()},
-        }
-    for key, value in config.items():
-        table.add_row(key, Text(value if isinstance(value, str) else json.dumps(value)))
+        experiment = apply_settings(find_recipe(recipe)(), settings or [])
+        config = experiment.config()
+    declared = declared_settings(experiment)
+    table = Table(title=recipe)
+    table.add_column("setting", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    table.add_column("what it does")
+    for key, value in _with_data_options(config).items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        help_text = declared[key].help if key in declared else ""
+        table.add_row(key, Text(text), Text(help_text))
     out.print(table)
 
 
-def report(
+def _with_data_options(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the options of the data under the names that --set takes."""
+    options = config.get("data")
+    if not isinstance(options, dict):
+        return config
+    flat = {**config, "data": options["function"]}
+    for name, value in options.items():
+        if name != "function":
+            flat[f"data.{name}"] = value
+    return flat
+
+
+def draw_report(
     runs: Annotated[
         list[Path], typer.Argument(help="Run folders; those that differ only in seed are averaged.")
     ],
@@ -189,4 +226,5 @@ def report(
     ] = None,
 ) -> None:
     """Draw runs as one self-contained HTML page."""
-    _page([RunFolder(path) for path in runs], output, reach or [])
+    folders = [RunFolder(path) for path in runs]
+    _write_page(folders, output, reach or [])

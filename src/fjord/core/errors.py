@@ -36,12 +36,12 @@ class SettingError(UserError):
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
-    """Return a question for the nearest known name, or nothing where none is near.
+    """Return a question about the nearest known name, or no text where none is near.
 
     >>> suggest_name("fjrod", ["fedavg", "fjord"])
-    '; did you mean fjord?'
+    ' (did you mean fjord?)'
     >>> suggest_name("something", ["fedavg", "fjord"])
     ''
     """
     nearest = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {nearest[0]}?" if nearest else ""
+    return f" (did you mean {nearest[0]}?)" if nearest else ""

@@ -97,7 +97,7 @@ def choice_of(names: Collection[str], *, other: type | None = None) -> ValueKind
 
     >>> choice_of(["layers", "shared"]).accept("norms", "shard")
     Traceback (most recent call last):
-    fjord.core.errors.SettingError: norms=shard must be layers or shared; did you mean shared?
+    fjord.core.errors.SettingError: norms=shard must be layers or shared (did you mean shared?)
     """
 
     def is_choice(value: Any) -> bool:

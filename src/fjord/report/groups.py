@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fjord.core.errors import UserError
-from fjord.experiments.runs import RunFolder, count_finished_models
+from fjord.experiments.runs import RunFolder, count_finished_models, result_settings
 
-FREE = {"seed", "recipe", "workers", "checkpoint_seconds", "log"}
-"""Settings in which runs of one group may differ: the seed, and what does not change results."""
 NEEDED = ("name", "method", "metric", "num_rounds", "seed")
 MAX_NAME = 28
 """Letters of a setting that are shown in the name of a group."""
@@ -189,7 +187,9 @@ def group_settings(config: Config) -> Config:
 
     A setting that is null is left out: older runs did not have it yet.
     """
-    return {key: value for key, value in config.items() if key not in FREE and value is not None}
+    settings = result_settings(config)
+    settings.pop("seed", None)
+    return {key: value for key, value in settings.items() if value is not None}
 
 
 def _flatten(config: Config, prefix: str = "") -> dict[str, str]:
