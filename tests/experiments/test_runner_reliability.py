@@ -56,7 +56,7 @@ def recipe():
 
 KILLER = """
 import os, signal, sys
-import fjord.elastic.storage as storage
+import fjord.core.tensor_files as tensor_files
 import fjord.experiments.runs as runs
 from fjord.cli import main
 
@@ -74,7 +74,7 @@ def after(number):
     return count == 0
 
 
-save, replace, append = storage.save_file, os.replace, runs.RunFolder.append
+save, replace, append = tensor_files.save_file, os.replace, runs.RunFolder.append
 
 
 def half_a_checkpoint(tensors, path, metadata):
@@ -105,9 +105,9 @@ def after_a_row(self, rows):
 
 
 if point == "half a checkpoint":
-    storage.save_file = half_a_checkpoint
+    tensor_files.save_file = half_a_checkpoint
 if point == "before the name changes":
-    storage.os.replace = before_the_name_changes
+    os.replace = before_the_name_changes
 if point == "half a row":
     runs.RunFolder.append = half_a_row
 if point == "after a row":

@@ -154,7 +154,7 @@ def test_a_setting_that_is_younger_than_a_run_had_its_default(toy, tmp_path):
     del config["prox"], config["data"]
     RunFolder.create(tmp_path / one.name, {**config, "data": "data"})
     assert run_state(one, tmp_path) == "unfinished"
-    with pytest.raises(ValueError, match=r"prox=None, here it is 0\.5"):
+    with pytest.raises(ValueError, match=r"prox=0\.0, here it is 0\.5"):
         run_state(RunJob(one.place, one.recipe, (*one.settings, "prox=0.5"), 0), tmp_path)
 
 
