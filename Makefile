@@ -1,4 +1,4 @@
-# Everything runs in .venv; on a fresh machine Python 3.11 and make are enough.
+# All targets run in .venv. A fresh machine needs only Python 3.11 and make.
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -7,7 +7,8 @@ READY  := $(VENV)/.ready
 
 .PHONY: demo test soak check bench zoo clean
 
-# torch is pinned to the exact version of the constraints file in the same call: an unpinned torch brings CUDA.
+# Name torch in the same call, so that the constraints file pins its CPU build; without the pin, pip
+# installs the CUDA build.
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 $(LIGHT): pyproject.toml constraints.txt
@@ -15,31 +16,33 @@ $(LIGHT): pyproject.toml constraints.txt
 	$(INSTALL) torch --editable ".[plots]"
 	touch $@
 
-# torchvision and timm serve the tests only, as models no one here wrote: without their own dependencies.
+# Only tests and benchmarks use torchvision and timm, as a source of models; their dependencies are
+# not needed.
 $(READY): $(LIGHT)
 	$(INSTALL) torch --editable ".[dev]"
 	$(INSTALL) --no-deps torchvision timm
 	touch $@
 
-demo: $(LIGHT)  ## the main job, on data that needs no download
+demo: $(LIGHT)  ## federated training on data that needs no download
 	$(BIN)/fjord run
 
-# Three workers for two cores, as killed runs and real fleets often wait; in the order that tests/conftest.py gives.
+# Three workers for two cores, because killed runs and real fleets often wait. tests/conftest.py sets
+# the order.
 PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test: $(READY)  ## tests and doctests, all but the long ones
+test: $(READY)  ## tests and doctests, without the soak tests
 	$(PYTEST) -m "not soak"
 
-soak: $(READY)  ## the long ones: a real fleet in which everything fails, Ray, whole datasets
+soak: $(READY)  ## the long tests: a real fleet with failures, Ray, whole datasets
 	$(PYTEST) -m soak
 
-check: $(READY)  ## what must pass before a commit
+check: $(READY)  ## the gate: lint, format, types, tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(PYTEST) -m "not soak"
 
-bench: $(READY)  ## ratios within one run; takes some minutes
+bench: $(READY)  ## benchmarks: ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.plan_time
 	$(BIN)/python -m benchmarks.step_cost
 	$(BIN)/python -m benchmarks.latency
@@ -49,7 +52,7 @@ bench: $(READY)  ## ratios within one run; takes some minutes
 	$(BIN)/python -m benchmarks.export
 	@test -z "$$FJORD_DATA" || $(BIN)/python -m benchmarks.data
 
-zoo: $(READY)  ## every family of the list; takes about half an hour
+zoo: $(READY)  ## make every model family of benchmarks/zoo_models.txt elastic; half an hour
 	$(BIN)/python -m benchmarks.zoo
 
 clean:

@@ -1,6 +1,6 @@
 """FedAvg as a Flower app of its own, for `benchmarks.flower`: what a user of Flower would write.
 
-It imports nothing of this library. The strategy is Flower's own; only its training phase is used.
+It imports nothing from this library. The strategy is Flower's own; only its training phase is used.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How long `elasticize` takes, proof included: `python -m benchmarks.plan_time`."""
+"""Time `elasticize`, proof included: `python -m benchmarks.plan_time`."""
 
 import importlib.util
 import time

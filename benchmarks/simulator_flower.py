@@ -1,8 +1,9 @@
 """FedAvg by Flower's simulation on Ray, one of the tools of `benchmarks.simulators`.
 
-Flower's own FedAvg strategy; a client is a `ClientApp` whose handler is a plain PyTorch loop over slices of tensors
-(a DataLoader would be slower). One CPU and one thread per client, so that as many run at once as there are workers.
-`run_simulation` starts the same runtime as `flwr run`, without a daemon that outlives it. No client evaluation.
+Flower's own FedAvg strategy; a client is a `ClientApp` whose handler is a plain PyTorch loop over
+slices of tensors (a DataLoader would be slower). One CPU and one thread per client, so that as many
+run at once as there are workers. `run_simulation` starts the same runtime as `flwr run`, without a
+daemon that outlives it. No client evaluation.
 """
 
 import time
@@ -82,8 +83,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # By its name, not as __main__: Ray then refers to the handler instead of copying it to its actors with each
-    # message, and what an actor has read it keeps.
+    # By its name, not as __main__: Ray then refers to the handler instead of copying it to its
+    # actors with each message, and an actor keeps what it has read.
     from benchmarks.simulator_flower import main as importable
 
     importable()

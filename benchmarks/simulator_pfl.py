@@ -1,8 +1,8 @@
 """FedAvg by pfl (pfl-research), one of the tools of `benchmarks.simulators`.
 
-`SimulatedBackend` with `FederatedAveraging`; the datasets of the clients are made once, so that pfl's cache of their
-batches serves every round. One process by default; under torchrun pfl splits each cohort over the processes and sums
-by gloo. No evaluation after the first round.
+`SimulatedBackend` with `FederatedAveraging`; the clients' datasets are made once, so that pfl's
+cache of their batches serves every round. One process by default; under torchrun pfl splits each
+cohort over the processes and sums by gloo. No evaluation after the first round.
 """
 
 import os
@@ -66,7 +66,7 @@ class Marks(TrainingProcessCallback):
 
 
 def population(path: str, seed: int) -> FederatedDataset:
-    """Return the clients in random order, taken in turn: pfl's advice, and no cohort holds a client twice."""
+    """Return the clients in random order, in turn, as pfl advises: no cohort repeats a client."""
     data = read(path)
     pairs = zip(data["inputs"], data["targets"], strict=True)
     datasets = [PyTorchTensorDataset(pair, user_id=str(i)) for i, pair in enumerate(pairs)]

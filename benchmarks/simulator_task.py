@@ -1,7 +1,8 @@
-"""What every simulator of `benchmarks.simulators` is given: the clients' tensors in a file, and the numbers.
+"""The task of every simulator of `benchmarks.simulators`: the clients' tensors, and the numbers.
 
-FedAvg on the paper's CNN: 100 clients of 192 examples (12 full batches of 16, so that no tool can differ in the last
-one), 10 clients a round, one local epoch of plain SGD. All tools read the same file, before anything is timed.
+FedAvg on the paper's CNN: 100 clients of 192 examples (12 full batches of 16, so that no tool can
+differ in the last one), 10 clients a round, one local epoch of plain SGD. All tools read the same
+file, before anything is timed.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def write(path: str) -> None:
 
 @lru_cache(maxsize=1)
 def read(path: str) -> dict[str, Tensor]:
-    """Return `inputs` and `targets`, whose first axis is the client, and those of the test set; read once a process."""
+    """Return `inputs` and `targets`, whose first axis is the client, and the test set; cached."""
     return load_file(path)
 
 
@@ -76,7 +77,7 @@ def arguments() -> argparse.Namespace:
 
 
 def report(started: float, marks: list[float], score: float, packages: tuple[str, ...]) -> None:
-    """Print the result as one line of JSON; `marks` are the ends of all rounds, of which the first is warm-up."""
+    """Print the result as a line of JSON; `marks` are the ends of all rounds, warm-up first."""
     result = {
         "seconds_setup": marks[0] - started,
         "seconds_per_round": (marks[-1] - marks[0]) / (len(marks) - 1),

@@ -1,20 +1,22 @@
-"""Against what users would pick instead: Flower's simulation on Ray, and pfl.
+"""Compare this library with Flower's simulation on Ray, and with pfl.
 
-FedAvg on the same task for all (`benchmarks.simulator_task`): same model, clients' tensors, cohort size, local steps,
-batch and step size; full width, as the others know no other. No tool evaluates while it is timed; every process
-computes with one thread. A tool runs in a process of its own for each seed. *Set-up* is from the start of that process
-to the end of its first round, which is warm-up; *a round* is the mean of those that follow.
+FedAvg on the same task for all (`benchmarks.simulator_task`): same model, clients' tensors, cohort
+size, local steps, batch and step size; full width, because the others support no other. No tool
+evaluates while it is timed; every process computes with one thread. A tool runs in a process of its
+own for each seed. *Set-up* is from the start of that process to the end of its first round, the
+warm-up; *a round* is the mean of those that follow.
 
 The tools need an environment of their own. Once, in the root of the repository:
 
     python3.11 -m venv .venv-simulators
     .venv-simulators/bin/python -m pip install --requirement benchmarks/simulators_requirements.txt
 
-Then, with nothing else on the machine (about nine minutes):
+Then, on an otherwise idle machine (about nine minutes):
 
     .venv/bin/python -m benchmarks.simulators --python .venv-simulators/bin/python
 
-This library is taken from `src`, with the packages of that same environment. It prints a table in Markdown.
+This library is imported from `src`, with the packages of that same environment. The command prints
+a table in Markdown.
 """
 
 import argparse
@@ -88,7 +90,8 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
         times = (f"{_mean(results, tool, key):.1f}" for key in ("seconds_setup", "seconds_in_all"))
         setup, in_all = times
         lines.append(
-            f"| {tool} | {setup} | {a_round:.3f} | {in_all} | {mean(scores):.1%}{spread} | {ratio:.2f} |"
+            f"| {tool} | {setup} | {a_round:.3f} | {in_all} "
+            f"| {mean(scores):.1%}{spread} | {ratio:.2f} |"
         )
     return "\n".join(lines)
 

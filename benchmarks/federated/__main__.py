@@ -1,17 +1,18 @@
-"""What federated training costs, as ratios within one run: `python -m benchmarks.federated [NAME...]`.
+"""Measure what federated training costs: `python -m benchmarks.federated [NAME...]`.
 
-NAME is one of `bare`, `workers`, `rounds`, `merge`, `memory`, `population`, `distillation`; without a name all of
-them run, in about ten minutes on two cores with nothing else on them. Each prints a table with its bar:
+NAME is one of `bare`, `workers`, `rounds`, `merge`, `memory`, `population`, `distillation`; without
+a name all of them run, in about ten minutes on two idle cores. Each prints a table of ratios within
+one run, with its limit:
 
-bare          a round with one worker over a bare PyTorch loop that takes the same steps on prebuilt submodels
-workers       rounds with one worker over rounds with two
-rounds        500 rounds of the paper's CNN task with two workers, run folder and checkpoints included
-merge         merging 10 updates of ResNet18 over copying their bytes
+bare          a round with one worker / a bare PyTorch loop of the same steps on prebuilt submodels
+workers       rounds with one worker / rounds with two
+rounds        500 rounds of the paper's CNN task, two workers, run folder and checkpoints included
+merge         merging 10 updates of ResNet18 / copying their bytes
 memory        the peak while 10 and 100 full-size updates are merged, in models
-population    set-up and rounds with 100,000 clients over those with 100
-distillation  `fjord-kd` over the same objective that runs both passes always: weights and multiply-accumulates
+population    set-up and rounds with 100,000 clients / those with 100
+distillation  `fjord-kd` / the same objective that always runs both passes: weights and MACs
 
-What is compared takes turns, so that a slow moment hits both; every process computes with one thread.
+Compared variants take turns, so that a slow moment hits both; every process has one thread.
 """
 
 import os

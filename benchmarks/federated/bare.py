@@ -1,4 +1,4 @@
-"""A round with one worker over a bare PyTorch loop that takes the same steps on prebuilt submodels."""
+"""A round with one worker, compared with a bare PyTorch loop of the same steps."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -49,7 +49,7 @@ def record_steps(trainer: ClientTrainer) -> list[Step]:
 
 
 class BareLoop:
-    """Plain modules, prebuilt at each width, and a plain optimizer for each; nothing federated, nothing checked."""
+    """Plain modules, prebuilt at each width, and a plain optimizer for each; nothing federated."""
 
     def __init__(self, federation: Federation) -> None:
         self.distils = federation.method.name == "fjord-kd"
@@ -83,7 +83,7 @@ class BareLoop:
 
 
 def against_bare(experiment: Experiment, warm_up: int, rounds: int) -> tuple[float, float, float]:
-    """Return the median seconds of our round and of the bare loop, and the median of their ratio."""
+    """Return the median seconds of our round and of the bare loop, and their median ratio."""
     federation, trainer = touched(experiment)
     bare, steps, pairs = BareLoop(federation), record_steps(trainer), list[tuple[float, float]]()
     with InProcessEngine(trainer, federation.data.test, workers=1) as engine:
@@ -102,7 +102,7 @@ def bare() -> None:
         "a round, s",
         "bare loop, s",
         "ratio",
-        title="one worker over a bare loop (bar: at most 1.10)",
+        title="one worker over a bare loop (limit: at most 1.10)",
     )
     kd = {"method": "fjord-kd"}
     for name, experiment, warm_up, rounds in (

@@ -1,4 +1,4 @@
-"""`fjord-kd` over the same objective that runs both passes always: weights and multiply-accumulates."""
+"""`fjord-kd` compared with the same objective that always runs both passes."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from fjord.training.objective import LogitsAt, cross_entropy, distillation_loss
 
 
 def both_passes(logits_at: LogitsAt, target: Tensor, width: Width, widest: Width) -> Tensor:
-    """Return the objective of fjord-kd, literally: teacher and student run even where they are one."""
+    """Return the objective of fjord-kd without the shortcut where teacher and student are one."""
     teacher, student = logits_at(widest), logits_at(width)
     return cross_entropy(teacher, target) + distillation_loss(student, teacher, target)
 
@@ -50,7 +50,7 @@ def gap(one: dict[str, Tensor], other: dict[str, Tensor]) -> str:
 
 
 def distillation() -> None:
-    """Compare fjord-kd with the same objective that skips nothing, in single and in double precision."""
+    """Compare fjord-kd with the objective that skips nothing, in single and double precision."""
     literal = replace(fjord_kd(), objective=both_passes)
     table = Table(
         "5 rounds of 10 clients",
@@ -62,7 +62,7 @@ def distillation() -> None:
         "float64",
     )
     table.title = (
-        "fjord-kd skips the student where it is the teacher (bar: same weights, fewer MACs)"
+        "fjord-kd skips the student where it is the teacher (limit: same weights, fewer MACs)"
     )
     for name, change in (
         ("five tiers", {}),

@@ -1,4 +1,4 @@
-"""What merging costs: time over copying the same bytes, and memory in models."""
+"""The cost of merging: time relative to copying the same bytes, and memory in models."""
 
 import ctypes
 import subprocess
@@ -77,7 +77,7 @@ def merge() -> None:
     times = [[timed(f) for f in (merged, checked, copied)] for _ in range(25)]
     own, check, other = (median(column) for column in zip(*times[3:], strict=True))
     table = Table(
-        "what", "ms", "over copying", title="merging 10 updates of ResNet18 (bar: at most 4)"
+        "what", "ms", "over copying", title="merging 10 updates of ResNet18 (limit: at most 4)"
     )
     megabytes = sum(total_bytes(update.tensors) for update in updates) / 1e6
     table.add_row(f"copy their {megabytes:.0f} MB", f"{other * 1e3:.1f}", "1")
@@ -126,7 +126,7 @@ def status(field: str) -> int:
 
 
 def peak(cohort: int, num_workers: int) -> float:
-    """Return by how many models this process grows in a round; every client holds the whole model."""
+    """Return by how many models this process grows in a round of clients at full width."""
     experiment = replace(
         resnet(2), cohort_size=cohort, data=partial(images, clients=cohort, examples=1), **ALL_WHOLE
     )
@@ -148,11 +148,12 @@ def memory() -> None:
         "engine",
         "updates",
         "models",
-        title="memory while merging, above the model itself (bar: at most 4)",
+        title="memory while merging, above the model itself (limit: at most 4)",
     )
     for num_workers, name in ((1, "one by one"), (2, "2 workers, main process")):
         for cohort in (10, 100):
-            code = f"from benchmarks.federated.merging import peak; print(peak({cohort}, {num_workers}))"
+            measure = f"print(peak({cohort}, {num_workers}))"
+            code = f"from benchmarks.federated.merging import peak; {measure}"
             found = subprocess.run(
                 [sys.executable, "-c", code], check=True, capture_output=True, text=True
             )

@@ -1,4 +1,4 @@
-"""Two workers over one, whole runs, and a large population over a small one."""
+"""Two workers against one, whole runs, and a large population against a small one."""
 
 import tempfile
 import time
@@ -43,7 +43,7 @@ def workers() -> None:
         "1 worker, s a round",
         "2 workers",
         "speed-up",
-        title="two workers (bar: at least 1.7)",
+        title="two workers (limit: at least 1.7)",
     )
     for name, experiment, warm_up, rounds in (
         ("CNN, fjord", unscored(10), 6, 40),
@@ -57,7 +57,10 @@ def workers() -> None:
 
 
 def rounds() -> None:
-    """Time whole runs of the paper's CNN task: 200 writers of 200 examples, 10 a round, scored every 50 rounds."""
+    """Time whole runs of the paper's CNN task.
+
+    200 writers of 200 examples, 10 clients a round, scored every 50 rounds.
+    """
     table = Table(
         "method",
         "seconds",
@@ -89,7 +92,7 @@ def rounds() -> None:
 
 
 def few(seed: int, num_clients: int) -> GeneratedData:
-    """Return writers of 20 examples, made anew whenever they take part; the test set is that of 100 writers."""
+    """Return writers of 20 examples, made whenever they take part; the test set has 100 writers."""
     test = synthetic_writers(seed, 100, examples=1).test
     return GeneratedData(
         num_clients, lambda c: draw_writer(seed, c, 20, "train", 0.5), test, cache_size=1
@@ -112,7 +115,9 @@ def population() -> None:
             sides = [f.rounds(e) for f, e in zip(made, engines, strict=True)]
             times = [[next(side).seconds for side in sides] for _ in range(40)]
         per_round.extend(times[10:])
-    table = Table("clients", "set-up, s", "s a round", title="population (bar: no dearer)")
+    table = Table(
+        "clients", "set-up, s", "s a round", title="population (limit: no more expensive)"
+    )
     columns = [
         [median(column) for column in zip(*rows, strict=True)] for rows in (set_up[1:], per_round)
     ]

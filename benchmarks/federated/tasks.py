@@ -1,4 +1,4 @@
-"""The three models on made-up clients, and how a benchmark takes their time."""
+"""The three models on synthetic clients, and how a benchmark times them."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ NEVER = 1_000_000
 
 
 def five_tiers(num_clients: int, seed: int) -> ListedDevices:
-    """Return ceilings 1/5, 2/5, ..., 1 in turn, so that every cohort of all clients costs the same."""
+    """Return ceilings 1/5, 2/5, ..., 1 in turn: every cohort of all clients costs the same."""
     return ListedDevices([uniform_widths(5).widths[client % 5] for client in range(num_clients)])
 
 
@@ -57,7 +57,7 @@ def texts(seed: int, clients: int, examples: int) -> GeneratedData:
 
 
 def unscored(clients: int) -> Experiment:
-    """Return the CNN on all of its clients every round, with 200 examples each and no evaluation."""
+    """Return the CNN on all clients every round, with 200 examples each and no evaluation."""
     return Experiment(
         name="cnn",
         model=femnist_cnn,
@@ -74,7 +74,7 @@ def unscored(clients: int) -> Experiment:
 
 
 def resnet(clients: int, steps: int = 2) -> Experiment:
-    """Return ResNet18 on 24x24 crops in batches of 32, few steps a client (500 examples make 16)."""
+    """Return ResNet18 on 24x24 crops in batches of 32, few steps a client (500 examples: 16)."""
     data = partial(images, clients=clients, examples=32 * steps)
     small = {"batch_size": 32, "max_local_steps": steps, "lr": 0.01}
     return replace(unscored(clients), name="resnet18", model=cifar_resnet18, data=data, **small)
