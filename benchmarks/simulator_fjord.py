@@ -12,7 +12,7 @@ from fjord.models import femnist_cnn
 from fjord.training.local import ClientTrainer
 
 NEVER = 1_000_000
-"""More rounds than are run: the last round is evaluated, and no tool evaluates while it is timed."""
+"""More rounds than are run: the last one is evaluated, and no tool evaluates while it is timed."""
 
 
 def clients(path: str) -> GeneratedData:
