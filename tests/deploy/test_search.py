@@ -1,47 +1,17 @@
-"""Widths layer by layer under a budget, against trying everything."""
+"""Widths by layer under a budget, compared with trying everything."""
 
-import json
 import math
-from functools import partial
 from itertools import product
 
 import pytest
 import torch
+from searched import LIMIT, X, mlp, quality, trained
 from torch import nn
-from typer.testing import CliRunner
 
 import fjord
-from fjord.cli import app
-from fjord.core.width import kept_units, parse_width
-from fjord.deploy.limits import CostLimits, format_cost, parse_limit
-from fjord.elastic.footprint import count_macs, submodel_bytes, submodel_macs
-from fjord.training.evaluate import score_network
-
-X = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
-Y = (X[:, :3] @ torch.randn(3, 4, generator=torch.Generator().manual_seed(1))).argmax(1)
-
-
-def mlp(*hidden, norm=False):
-    sizes, layers = (6, *hidden), []
-    for a, b in zip(sizes, hidden, strict=False):
-        layers += [nn.Linear(a, b), *([nn.BatchNorm1d(b)] if norm else []), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], 4))
-
-
-def trained(*hidden, widths=("1/3", "2/3", "1"), norm=False, epochs=8):
-    torch.manual_seed(0)
-    model = fjord.elasticize(mlp(*hidden, norm=norm), X[:2], widths=widths)
-    data = list(zip(X.split(16), Y.split(16), strict=True))
-    fjord.fit(model, data, partial(torch.optim.SGD, lr=0.1, momentum=0.9), epochs=epochs, seed=0)
-    return model.eval()
-
-
-def quality(net):
-    """Minus the loss: finer than accuracy, so that no two submodels are alike."""
-    return -score_network(net, [(X, Y)]).loss
-
-
-LIMIT = partial(CostLimits, (X[:1],))
+from fjord.core.width import parse_width
+from fjord.deploy.limits import CostLimits, parse_limit
+from fjord.elastic.footprint import submodel_bytes
 
 
 @pytest.mark.parametrize(
@@ -149,15 +119,6 @@ def test_one_tensor_is_a_request_of_one_input():
     ]
 
 
-def test_costs_of_any_widths_are_those_of_the_cut_network():
-    model = trained(9, 6, norm=True, epochs=1)
-    for widths in ("2/3", {"0": "1/3", "3": "1"}):
-        net = model.cut(widths)
-        assert submodel_macs(model, widths, (X[:1],)) == count_macs(net, (X[:1],))
-        tensors = [*net.parameters(), *net.buffers()]
-        assert submodel_bytes(model, widths) == sum(t.numel() * t.element_size() for t in tensors)
-
-
 def test_time_can_be_the_limit():
     model = trained(9, 6, epochs=1)
     found = fjord.search_widths(model, quality, LIMIT(latency="10s"))
@@ -183,77 +144,3 @@ def test_bad_budgets_say_what_would_do():
         LIMIT()
     with pytest.raises(ValueError, match="evaluations=0"):
         fjord.search_widths(model, quality, LIMIT(macs="50%"), evaluations=0)
-
-
-def test_a_cost_that_is_shown_is_enough():
-    for name, value in (
-        ("macs", 23_110_001),
-        ("macs", 7),
-        ("bytes", 999_999),
-        ("latency", 0.0023401),
-    ):
-        assert parse_limit(name, format_cost(name, value), 0.0) >= value
-
-
-RECIPE = """
-import torch
-from torch import nn
-import fjord
-
-def net():
-    first = nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU()
-    return nn.Sequential(*first, nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 4))
-
-def data(seed):
-    x = torch.randn(800, 6)
-    y = x[:, :4].argmax(1)
-    return fjord.partition_tensors((x[:600], y[:600]), torch.arange(600) % 6, (x[600:], y[600:]))
-
-def recipe():
-    return fjord.Experiment(name="mine", model=net, data=data, method="fjord", num_rounds=30, cohort_size=6,
-                            eval_every=30, workers=1)
-"""
-
-
-def test_the_command_searches_a_run_and_writes_what_it_found(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(RECIPE)
-    invoke = partial(CliRunner().invoke, app)
-    assert invoke(["run", "mine.py", "--output", "run", "--no-page"]).exit_code == 0
-    done = invoke(["search", "run", "--macs", "50%", "--output", "small.safetensors"])
-    assert done.exit_code == 0, done.output
-    assert "25 submodels tried" not in done.output
-    assert "all that there are" in done.output
-    space: dict = {}
-    exec(RECIPE, space)
-    widths = json.loads(
-        done.output[done.output.index("{") : done.output.index("}") + 1].replace("\n", "")
-    )
-    small = fjord.load_model("small.safetensors", space["net"])
-    assert small[0].out_features == kept_units(parse_width(widths["0.weight[0]"]), 12)
-    saved = invoke(["search", "run/model.safetensors", "--bytes", "60%", "--data", "mine.py"])
-    assert saved.exit_code == 0, saved.output
-    nothing = invoke(["search", "run", "--macs", "1"])
-    assert isinstance(nothing.exception, ValueError)
-    assert "the smallest submodel needs" in str(nothing.exception)
-    nowhere = invoke(["search", "run", "--macs", "50%", "--output", "no/small.safetensors"])
-    assert "output=no/small.safetensors cannot be written: the folder no does not exist" in str(nowhere.exception)
-    unknown = invoke(["search", "run/model.safetensors", "--macs", "50%"])
-    assert "give --data RECIPE" in str(unknown.exception)
-    assert "no such run folder or file" in str(
-        invoke(["search", "none", "--macs", "50%"]).exception
-    )
-    timed = invoke(["latency", "run", "--widths", "1/2,1"])
-    assert timed.exit_code == 0
-    assert "1/2" in timed.output
-    assert "3/5" not in timed.output
-    settled = invoke(["latency", "run", "--round-to", "4"])
-    assert "--freeze and --round-to: run is trained" in str(settled.exception)
-    assert "there is none called cnn" in str(
-        invoke(["latency", "cnn", "--data", "mine.py"]).exception
-    )
-
-
-def test_a_share_above_the_full_model_is_refused():
-    with pytest.raises(ValueError, match="macs=5000% is more than the full model costs"):
-        CostLimits((torch.zeros(1, 4),), macs="5000%")

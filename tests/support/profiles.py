@@ -10,6 +10,33 @@ from fjord.core.width import uniform_widths
 from fjord.devices.profile import DeviceProfile, WidthCost
 from fjord.experiments.profiling import measure
 
+MINE = """
+import torch
+from torch import nn
+import fjord
+
+def net():
+    return nn.Sequential(nn.Linear(12, 20), nn.ReLU(), nn.Linear(20, 3)), torch.randn(4, 12)
+
+def two():
+    return nn.Bilinear(4, 4, 2), (torch.randn(2, 4), torch.randn(2, 4))
+
+def data(seed):
+    x, y = torch.randn(40, 12), torch.randint(3, (40,))
+    return fjord.partition_tensors((x, y), torch.arange(40) % 4, (x, y))
+
+def recipe():
+    return fjord.Experiment(
+        name="mine",
+        model=lambda: net()[0],
+        data=data,
+        method="fjord",
+        widths=["1/2", "1"],
+        tiers="uniform-2",
+    )
+"""
+"""A file of a user: models, data and a recipe."""
+
 
 def cost(width, kd=False, *, step=1.0, setup=0.0, memory=1_000_000, size=1000, macs=100):
     """The cost of full width, in proportion; memory too."""
