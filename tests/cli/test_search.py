@@ -24,8 +24,16 @@ def data(seed):
     return fjord.partition_tensors((x[:600], y[:600]), torch.arange(600) % 6, (x[600:], y[600:]))
 
 def recipe():
-    return fjord.Experiment(name="mine", model=net, data=data, method="fjord", num_rounds=30, cohort_size=6,
-                            eval_every=30, workers=1)
+    return fjord.Experiment(
+        name="mine",
+        model=net,
+        data=data,
+        method="fjord",
+        num_rounds=30,
+        cohort_size=6,
+        eval_every=30,
+        workers=1,
+    )
 """
 
 

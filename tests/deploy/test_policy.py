@@ -13,7 +13,7 @@ from fjord.deploy.policy import LONGEST_PATIENCE, WidthPolicy
 
 
 def settle(policy, state, load, requests):
-    """Serve requests whose time is the load times that of their width; return the state and the widths used."""
+    """Serve requests under a load; return the state and the widths used."""
     used = []
     for _ in range(requests):
         used.append(state.width)

@@ -19,7 +19,7 @@ def trained():
 
 
 class Net(nn.Module):
-    """A convolution with BatchNorm; with `fixed`, a size written in `forward`, so that it is cut by its graph."""
+    """A convolution with BatchNorm; with `fixed`, a size in `forward`: it is cut by its graph."""
 
     def __init__(self, fixed: bool = False) -> None:
         super().__init__()

@@ -5,14 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from exported import (  # noqa: F401
-    EXECUTORCH,
-    MINE,
-    ONNX,
-    in_a_hurry,
-    model_of,
-    run,
-)
+from exported import ONNX, in_a_hurry, model_of  # noqa: F401
 from motifs import MOTIFS
 
 import fjord

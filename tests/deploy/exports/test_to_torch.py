@@ -20,7 +20,8 @@ def test_a_torch_file_is_loaded_without_this_package(tmp_path):
     x = fresh(inputs[0], 4)
     torch.save({"x": x, "y": model.cut("2/5").eval()(x)}, tmp_path / "pair.pt")
     code = (
-        "import sys, torch; d = torch.load('pair.pt'); y = torch.export.load('net.pt2').module()(d['x']);"
+        "import sys, torch; d = torch.load('pair.pt');"
+        "y = torch.export.load('net.pt2').module()(d['x']);"
         "torch.testing.assert_close(y, d['y']); assert 'fjord' not in sys.modules"
     )
     subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, check=True)

@@ -97,7 +97,7 @@ def test_the_loss_is_asked_which_submodels_it_runs():
 
 
 def test_what_must_be_held_at_once_is_not_the_sum_of_what_is_held_in_turn():
-    # Activations go as gradients come: 400 floats an example and batch early, and most weights late.
+    # Activations go as gradients come: 400 floats an example early, and most weights late.
     net = nn.Sequential(
         nn.Linear(1, 400), nn.ReLU(), nn.Linear(400, 400), nn.ReLU(), nn.Linear(400, 2)
     )

@@ -129,7 +129,7 @@ def test_a_width_that_runs_out_of_memory_does_not_fit_and_no_wider_one_is_tried(
 
 
 def real_round(federation, ceiling) -> float:
-    """Return what a real client's round takes: the best of three, as other work only makes it longer."""
+    """Return the seconds of a real round: the best of three, as other work only adds."""
     best = float("inf")
     for _ in range(3):
         trainer = ClientTrainer(federation.model, federation.data, federation.training, 0)
