@@ -181,7 +181,11 @@ def print_rounds(name: str, turns: list[ProfileTurn], budget: Budget) -> None:
         real = median(turn.real[key] for turn in turns)
         ratio = median(turn.real[key] / turn.profiled[key] for turn in turns)
         table.add_row(
-            str(width), KD_NAMES[bool(kd)], f"{profiled:.3f}", f"{real:.3f}", f"{ratio:.2f}"
+            str(width),
+            KD_NAMES[bool(kd)],
+            f"{profiled:.3f}",
+            f"{real:.3f}",
+            f"{ratio:.2f}",
         )
     OUT.print(table)
 

@@ -76,8 +76,15 @@ def print_footprint(
     elastic, entry = build_elastic(model, input, widths, freeze, round_to)
     rows = []
     for row in measure_footprints(elastic, entry.inputs, batch=batch):
-        counts = (row.macs, row.weights, row.parameters, row.bytes, row.training_bytes)
-        rows.append([str(row.width), *[f"{count:,}" for count in counts]])
+        cells = [
+            str(row.width),
+            f"{row.macs:,}",
+            f"{row.weights:,}",
+            f"{row.parameters:,}",
+            f"{row.bytes:,}",
+            f"{row.training_bytes:,}",
+        ]
+        rows.append(cells)
     memory_column = f"training memory (batch {batch})"
     columns = ("width", "MACs", "weights", "parameters", "bytes", memory_column)
     print_table(columns, rows, title=model)

@@ -117,8 +117,8 @@ class CostMeter:
     _costs: dict[LayerWidths, dict[str, float]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        full_widths = self.model.plan.family_widths(self.model.space.largest)
-        full = self.costs(full_widths)
+        largest = self.model.space.largest
+        full = self.costs(self.model.plan.family_widths(largest))
         self.most = {}
         for name, text in self.limits.given.items():
             self.most[name] = parse_limit(name, text, full[name])
@@ -133,13 +133,16 @@ class CostMeter:
 
     def fits(self, widths: dict[str, Width]) -> bool:
         """Return whether a submodel keeps to all limits."""
-        costs = self.costs(widths)
-        return all(cost <= self.most[name] for name, cost in costs.items())
+        for name, cost in self.costs(widths).items():
+            if cost > self.most[name]:
+                return False
+        return True
 
     def share(self, widths: dict[str, Width]) -> float:
         """Return how much of its limits a submodel uses, on average."""
         costs = self.costs(widths)
-        return sum(cost / self.most[name] for name, cost in costs.items()) / len(costs)
+        shares = [cost / self.most[name] for name, cost in costs.items()]
+        return sum(shares) / len(shares)
 
     def _measure_cost(self, name: str, widths: dict[str, Width]) -> float:
         inputs = as_request(self.limits.inputs)

@@ -58,13 +58,17 @@ class WidthPolicy:
             raise UserError(message, field="quantile", value=self.quantile)
         if not 0 <= self.margin < math.inf:
             raise UserError("must be 0 or more", field="margin", value=self.margin)
-        if not self.idle or not all(0 < seconds < math.inf for seconds in self.idle.values()):
-            message = "must have a time above 0 for each width"
-            raise UserError(message, field="idle", value=dict(self.idle))
+        self._check_idle()
         if not 0 < self.target < math.inf:
             message = "must be a number of seconds above 0"
             raise UserError(message, field="target", value=self.target)
         self._check_reachable()
+
+    def _check_idle(self) -> None:
+        times = list(self.idle.values())
+        if not times or not all(0 < seconds < math.inf for seconds in times):
+            message = "must have a time above 0 for each width"
+            raise UserError(message, field="idle", value=dict(self.idle))
 
     def _check_reachable(self) -> None:
         fastest = min(self.idle.values())
@@ -86,10 +90,11 @@ class WidthPolicy:
 
     def after(self, state: PolicyState, seconds: float) -> PolicyState:
         """Return the state after a request at the current width that took these seconds."""
-        loads = (*state.loads, seconds / self.idle[state.width])
+        idle = self.idle[state.width]
+        loads = (*state.loads, seconds / idle)
         state = replace(state, loads=loads[-self.window :], since=state.since + 1)
         load = self.load(state)
-        if self.idle[state.width] * load > self.target:
+        if idle * load > self.target:
             return self._step_down(state, self._widest_or_fastest(load))
         patience = state.patience * self.window
         if state.since >= patience:

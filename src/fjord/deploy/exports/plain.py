@@ -84,8 +84,8 @@ class FlatNetwork(nn.Module):
                 leaves.append(next(next_tensor))
             else:
                 leaves.append(next(next_constant))
-        output = self.net(*pytree.tree_unflatten(leaves, self._spec))
-        return _flatten_output(output)
+        inputs = pytree.tree_unflatten(leaves, self._spec)
+        return _flatten_output(self.net(*inputs))
 
 
 def _flatten_output(output: Any) -> Any:
@@ -99,8 +99,11 @@ def _flatten_output(output: Any) -> Any:
 
 def flat_tensors(inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
     """Return the tensors among a model's arguments, in order; each is a separate object."""
-    # The same object given twice would be traced as one input.
-    return tuple(leaf.clone() for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor))
+    tensors = []
+    for leaf in pytree.tree_leaves(inputs):
+        if isinstance(leaf, Tensor):
+            tensors.append(leaf.clone())  # one object given twice would be traced as one input
+    return tuple(tensors)
 
 
 def whole_network(net: nn.Module, inputs: tuple[Any, ...], open_batch: bool) -> PlainNetwork:

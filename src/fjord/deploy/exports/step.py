@@ -111,7 +111,8 @@ class SteppedNetwork:
 
 
 def _zero_state(state: Tensor, batch: int) -> Tensor:
-    return torch.zeros(state.shape[0], batch, state.shape[2], dtype=state.dtype)
+    num_layers, _, size = state.shape
+    return torch.zeros(num_layers, batch, size, dtype=state.dtype)
 
 
 def time_axis(net: nn.Module) -> int:
@@ -152,16 +153,20 @@ def step_network(net: nn.Module, inputs: tuple[Any, ...], open_batch: bool) -> P
     states: list[Tensor] = []
     for layer in recurrent_layers(net):
         states += _zero_states(layer, x.shape[1 - axis])
-    axes: tuple[int | None, ...] = (None,) * (1 + len(states))
+    batch_axes: list[int | None] = [None]
+    state_axis: int | None = None
     if open_batch:
-        axes = (1 - axis, *[1] * len(states))
+        batch_axes = [1 - axis]
+        state_axis = 1
+    for _ in states:
+        batch_axes.append(state_axis)
     names = numbered_names("state", len(states))
     return PlainNetwork(
         module=SingleStep(FlatNetwork(net, inputs)).eval(),
         example=(x, *states),
         inputs=("input", *names),
         outputs=("output", *[f"next_{name}" for name in names]),
-        batch_axes=axes,
+        batch_axes=tuple(batch_axes),
         note=STEP_NOTE,
     )
 

@@ -70,8 +70,9 @@ def largest_difference(outputs: Sequence[Tensor], expected: Sequence[Tensor]) ->
     for output, wanted in zip(outputs, expected, strict=True):
         if wanted.numel():
             exact = wanted.double()
-            error = float((output.double() - exact).abs().max())
-            differences.append(error / max(1.0, float(exact.abs().max())))
+            error = (output.double() - exact).abs().max()
+            scale = exact.abs().max()
+            differences.append(float(error) / max(1.0, float(scale)))
     return _largest(differences)
 
 
@@ -109,7 +110,9 @@ def measure_latency(run: RunFile, inputs: Sequence[Tensor]) -> float:
         run(inputs)
     times: list[float] = []
     end = time.perf_counter() + SECONDS
-    while len(times) < LEAST_CALLS or (time.perf_counter() < end and len(times) < MOST_CALLS):
+    while len(times) < MOST_CALLS:
+        if len(times) >= LEAST_CALLS and time.perf_counter() >= end:
+            break
         start = time.perf_counter()
         run(inputs)
         times.append(time.perf_counter() - start)

@@ -46,8 +46,15 @@ class TrainingBench:
     def measure(self, ceiling: Width) -> StepMeasurement:
         """Measure one ceiling in a child process."""
         reply = run_in_child(lambda: self._measure(ceiling))
-        steps = {parse_width(width): seconds for width, seconds in reply["steps"].items()}
-        return StepMeasurement(steps, reply["setup"], reply["memory"], reply["process"])
+        steps = {}
+        for width, seconds in reply["steps"].items():
+            steps[parse_width(width)] = seconds
+        return StepMeasurement(
+            steps=steps,
+            setup=reply["setup"],
+            memory=reply["memory"],
+            process=reply["process"],
+        )
 
     def _measure(self, ceiling: Width) -> JsonDict:
         torch.set_num_threads(1)  # as clients train
@@ -66,7 +73,8 @@ class TrainingBench:
         _, steps = client.run(LEAST_ROUNDS)
         # After as many steps for every width, on slow devices as on fast ones.
         memory = peak.growth()
-        rounds = math.ceil(SECONDS / max(1e-9, sum(first_steps.values())))
+        round_seconds = sum(first_steps.values())
+        rounds = math.ceil(SECONDS / max(1e-9, round_seconds))
         if rounds > LEAST_ROUNDS:
             _, steps = client.run(min(rounds, MOST_ROUNDS))
         last_step = steps[task.space.widths[0]]  # it begins a new turn
@@ -90,8 +98,9 @@ class _TimedClient:
         federation = bench.federation
         self.task = task
         self.objective = _TimedObjective(bench.objective, task.space.widths)
-        self.batches = max(1, len(bench.examples[0]) // federation.training.batch_size)
         self.training = replace(federation.training, objective=self.objective)
+        inputs, _ = bench.examples
+        self.batches = max(1, len(inputs) // self.training.batch_size)
         data = single_client_data(bench.examples, federation.data)
         self.trainer = ClientTrainer(federation.model, data, self.training, federation.seed)
 
@@ -101,16 +110,19 @@ class _TimedClient:
         Return the seconds of the training, and the mean seconds of a step at each width.
         """
         # The last step has no next one that would show when it ended.
-        num_steps = rounds * len(self.task.space.widths) + 1
+        num_widths = len(self.task.space.widths)
+        num_steps = rounds * num_widths + 1
         self.trainer.how = _limit_steps(self.training, num_steps, self.batches)
         self.objective.marks.clear()
         started = time.perf_counter()
         self.trainer(self.task)
-        return time.perf_counter() - started, self.objective.step_seconds()
+        seconds = time.perf_counter() - started
+        return seconds, self.objective.step_seconds()
 
 
 def _limit_steps(training: LocalTraining, num_steps: int, batches: int) -> LocalTraining:
-    return replace(training, epochs=math.ceil(num_steps / batches), max_steps=num_steps)
+    epochs = math.ceil(num_steps / batches)
+    return replace(training, epochs=epochs, max_steps=num_steps)
 
 
 class _TimedObjective:
@@ -122,7 +134,8 @@ class _TimedObjective:
         self.marks: list[float] = []
 
     def __call__(self, logits_at: LogitsAt, target: Tensor, width: Width, widest: Width) -> Tensor:
-        turn = self.widths[len(self.marks) % len(self.widths)]
+        num_steps = len(self.marks)
+        turn = self.widths[num_steps % len(self.widths)]
         self.marks.append(time.perf_counter())
         return self.objective(logits_at, target, turn, widest)
 
@@ -132,22 +145,28 @@ class _TimedObjective:
         It is the mean, as the time of a round is a sum, slow steps included.
         """
         spans = [end - start for start, end in pairwise(self.marks)]
+        num_widths = len(self.widths)
         means = {}
         for i, width in enumerate(self.widths):
-            means[width] = fmean(spans[i :: len(self.widths)])
+            own_spans = spans[i::num_widths]
+            means[width] = fmean(own_spans)
         return means
 
 
 def received_copy(task: Assignment) -> Assignment:
     """Return a task with tensors of its own, as a device receives them."""
-    return replace(task, tensors={key: tensor.clone() for key, tensor in task.tensors.items()})
+    tensors = {}
+    for key, tensor in task.tensors.items():
+        tensors[key] = tensor.clone()
+    return replace(task, tensors=tensors)
 
 
 def single_client_data(examples: Batch, data: FederatedData) -> FederatedData:
     """Return data with one client that has these examples, each time in new memory."""
+    inputs, targets = examples
 
     def load_examples(client: int) -> Batch:
-        return examples[0].clone(), examples[1].clone()
+        return inputs.clone(), targets.clone()
 
     return GeneratedData(1, load_examples, data.test, prepare=data.prepare)
 

@@ -41,9 +41,12 @@ class WorkloadShape:
         It is that of the whole round, and the larger of two: gradients and activations of the
         largest step, or gradients and the update that is sent back.
         """
-        kept = {width: cost.training_bytes - cost.bytes for width, cost in self.costs.items()}
+        kept = {}
+        for width, cost in self.costs.items():
+            kept[width] = cost.training_bytes - cost.bytes
+        largest_step = self._largest_step(kept)
         update = 2 * total_bytes(self.task.tensors)
-        return self._round_bytes + max(update, self._largest_step(kept))
+        return self._round_bytes + max(update, largest_step)
 
     @property
     def least(self) -> int:
@@ -54,8 +57,9 @@ class WorkloadShape:
         activations = {}
         for width, cost in self.costs.items():
             activations[width] = max(0, cost.training_bytes - 2 * cost.bytes)
+        largest_step = self._largest_step(activations)
         update = total_bytes(self.task.tensors)
-        return self._round_bytes + max(update, self._largest_step(activations))
+        return self._round_bytes + max(update, largest_step)
 
     @property
     def _round_bytes(self) -> int:
@@ -67,13 +71,15 @@ class WorkloadShape:
         if self.momentum:
             copies = 3
         slices = copies * total_bytes(self.task.tensors)
-        return slices + total_bytes(self.task.correction) + self.examples_bytes
+        corrections = total_bytes(self.task.correction)
+        return slices + corrections + self.examples_bytes
 
     def _largest_step(self, values: Mapping[Width, int]) -> int:
-        sums = []
+        largest = 0
         for submodels in self.passes.values():
-            sums.append(sum(values[width] for width in set(submodels)))
-        return max(sums)
+            step = sum(values[width] for width in set(submodels))
+            largest = max(largest, step)
+        return largest
 
     @property
     def macs(self) -> int:
@@ -87,10 +93,13 @@ class WorkloadShape:
     def mean(self, values: Mapping[Width, float]) -> float:
         """Return the mean of a value over the sampled widths."""
         space = self.task.space
-        pairs = zip(space.widths, space.probabilities, strict=True)
-        return sum(float(probability) * values[width] for width, probability in pairs)
+        terms = []
+        for width, probability in zip(space.widths, space.probabilities, strict=True):
+            terms.append(float(probability) * values[width])
+        return sum(terms)
 
 
+Point = tuple[float, float]
 KnownSteps = Mapping[Width, tuple[WorkloadShape, StepMeasurement]]
 """The ceilings that were measured, with their shapes."""
 FootprintCache = dict[tuple[Any, ...], Footprint]
@@ -124,7 +133,12 @@ def workload_shape(
         passes[width] = _submodels_run(objective, logits, targets, width, task.space.largest)
     examples_bytes = total_bytes({"inputs": examples[0], "targets": examples[1]})
     return WorkloadShape(
-        task, passes, costs, training.batch_size, bool(training.momentum), examples_bytes
+        task=task,
+        passes=passes,
+        costs=costs,
+        batch_size=training.batch_size,
+        momentum=bool(training.momentum),
+        examples_bytes=examples_bytes,
     )
 
 
@@ -149,10 +163,12 @@ def _submodels_run(
 
 def predict_memory(shape: WorkloadShape, known: Mapping[Width, tuple[WorkloadShape, int]]) -> int:
     """Return the memory of a ceiling from its shapes, corrected by measurements of others."""
-    points = []
+    points: list[Point] = []
     for other, measured in known.values():
-        points.append((float(other.memory), float(measured)))
-    memory = _interpolate(shape.memory, sorted(points), default=float(shape.memory))
+        point = (float(other.memory), float(measured))
+        points.append(point)
+    points.sort()
+    memory = _interpolate(shape.memory, points, default=float(shape.memory))
     return max(1, round(memory))
 
 
@@ -163,13 +179,15 @@ def predict_steps(shape: WorkloadShape, known: KnownSteps) -> dict[Width, float]
     submodel that was never run follows from its multiply-accumulates.
     """
     pass_seconds = _pass_seconds(known)
-    points = []
+    points: list[Point] = []
     for width, seconds in pass_seconds.items():
-        points.append((float(_submodel_macs(known, width)), seconds))
+        macs = _submodel_macs(known, width)
+        points.append((float(macs), seconds))
     points.sort()
     for width, cost in shape.costs.items():
         if width not in pass_seconds:
-            pass_seconds[width] = max(0.0, _interpolate(cost.macs, points, default=0.0))
+            predicted = _interpolate(cost.macs, points, default=0.0)
+            pass_seconds[width] = max(0.0, predicted)
     steps = {}
     for width, submodels in shape.passes.items():
         steps[width] = sum(pass_seconds[submodel] for submodel in submodels)
@@ -181,10 +199,13 @@ def predict_setup(shape: WorkloadShape, known: KnownSteps) -> float:
 
     They grow with the number of submodels that are built.
     """
-    points = []
+    points: list[Point] = []
     for other, measured in known.values():
-        points.append((float(len(other.costs)), measured.setup))
-    return max(0.0, _interpolate(len(shape.costs), sorted(points), default=0.0))
+        num_submodels = len(other.costs)
+        points.append((float(num_submodels), measured.setup))
+    points.sort()
+    setup = _interpolate(len(shape.costs), points, default=0.0)
+    return max(0.0, setup)
 
 
 def _pass_seconds(known: KnownSteps) -> dict[Width, float]:
@@ -200,7 +221,7 @@ def _pass_seconds(known: KnownSteps) -> dict[Width, float]:
     for row, submodels in enumerate(passes):
         for column, width in enumerate(widths):
             counts[row, column] = submodels.count(width)
-    solution = np.linalg.lstsq(counts, np.array(seconds), rcond=None)[0]
+    solution, *_ = np.linalg.lstsq(counts, np.array(seconds), rcond=None)
     fitted = {}
     for width, value in zip(widths, solution, strict=True):
         fitted[width] = float(max(0.0, value))
@@ -214,7 +235,7 @@ def _submodel_macs(known: KnownSteps, width: Width) -> int:
     raise AssertionError(f"width {width} was not measured")
 
 
-def _interpolate(x: float, points: list[tuple[float, float]], default: float) -> float:
+def _interpolate(x: float, points: list[Point], default: float) -> float:
     """Return y at x on the line through the two nearest of some sorted points.
 
     A single point gives a line through 0.
@@ -226,7 +247,9 @@ def _interpolate(x: float, points: list[tuple[float, float]], default: float) ->
     """
     if not points:
         return default
-    (x0, y0), (x1, y1) = _nearest_points(x, points)
+    first, second = _nearest_points(x, points)
+    x0, y0 = first
+    x1, y1 = second
     if x0 != x1:
         return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     if x0:
@@ -234,9 +257,7 @@ def _interpolate(x: float, points: list[tuple[float, float]], default: float) ->
     return y0
 
 
-def _nearest_points(
-    x: float, points: list[tuple[float, float]]
-) -> tuple[tuple[float, float], tuple[float, float]]:
+def _nearest_points(x: float, points: list[Point]) -> tuple[Point, Point]:
     """Return the points on both sides of x, or the two at the nearer end; one may stand twice."""
     below = [point for point in points if point[0] <= x]
     above = [point for point in points if point[0] > x]

@@ -160,7 +160,8 @@ def uses_distillation(federation: Federation) -> bool | None:
 def _check_width(text: WidthLike, widths: tuple[Width, ...]) -> Width:
     width = parse_width(text)
     if width not in widths:
-        raise UserError(f"measure: width {width} is not one of {', '.join(map(str, widths))}")
+        known = ", ".join(map(str, widths))
+        raise UserError(f"measure: width {width} is not one of {known}")
     return width
 
 
@@ -226,7 +227,9 @@ class _CeilingSurvey:
         if width in self.measured:
             measured = self.measured[width]
             return shape.mean(measured.steps), measured.setup
-        known = {w: (self.shapes[w], measured) for w, measured in self.measured.items()}
+        known = {}
+        for other, measurement in self.measured.items():
+            known[other] = (self.shapes[other], measurement)
         setup = predict_setup(shape, known)
         if not known:
             return 0.0, setup

@@ -69,10 +69,11 @@ def _make_data(model: ElasticModel, inputs: Tensor, batch_size: int) -> Generate
             "model: its output must be scores (examples, ..., classes), "
             "to be trained as clients train it"
         )
-    rows = torch.arange(max(batch_size, len(inputs))) % len(inputs)
+    num_rows = max(batch_size, len(inputs))
+    rows = torch.arange(num_rows) % len(inputs)
     generator = torch.Generator().manual_seed(0)
     num_classes = scores.shape[-1]
-    label_shape = (len(rows), *scores.shape[1:-1])
+    label_shape = (num_rows, *scores.shape[1:-1])
     labels = torch.randint(num_classes, label_shape, generator=generator)
     owners = torch.full((len(inputs),), -1)
     test = TestSet(inputs, labels[: len(inputs)], owners)
