@@ -144,7 +144,7 @@ def _print_scores(
 ) -> None:
     """Print the best submodel beside the best width that all layers share."""
     model = task.model.eval()
-    names = list(limits.given)
+    names = list(limits.active)
     submodels: list[tuple[str, Widths, dict[str, float], float]] = [
         (f"width {result.uniform}", result.uniform, result.uniform_costs, result.uniform_score),
         ("by layer", result.widths, result.costs, result.score),

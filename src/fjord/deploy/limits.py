@@ -55,15 +55,15 @@ class CostLimits:
     latency: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.given:
+        if not self.active:
             raise UserError(
                 "limits: give at least one of macs, bytes and latency, such as macs='50%'"
             )
-        for name, text in self.given.items():
+        for name, text in self.active.items():
             parse_limit(name, text, 1.0)
 
     @property
-    def given(self) -> dict[str, str]:
+    def active(self) -> dict[str, str]:
         """The limits that are set."""
         limits = {"macs": self.macs, "bytes": self.bytes, "latency": self.latency}
         return {name: text for name, text in limits.items() if text is not None}
@@ -120,14 +120,14 @@ class CostMeter:
         largest = self.model.space.largest
         full = self.costs(self.model.plan.family_widths(largest))
         self.most = {}
-        for name, text in self.limits.given.items():
+        for name, text in self.limits.active.items():
             self.most[name] = parse_limit(name, text, full[name])
 
     def costs(self, widths: dict[str, Width]) -> dict[str, float]:
         """Return the limited costs of a submodel, by name."""
         key = as_layer_widths(widths)
         if key not in self._costs:
-            measured = {name: self._measure_cost(name, widths) for name in self.limits.given}
+            measured = {name: self._measure_cost(name, widths) for name in self.limits.active}
             self._costs[key] = measured
         return self._costs[key]
 

@@ -20,7 +20,7 @@ LONGEST_PATIENCE = 4
 A step up that fails costs two misses, so that futile steps cost about one request in 80.
 """
 ROUNDING = 1e-9
-"""Added or taken before rounding, as 2 / (1 - 0.95) is a little more than 40."""
+"""Allowed error of floats: 2 / (1 - 0.95) is a little more than 40."""
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class _WidthSearch:
     def _limits_too_low(self, needed: dict[str, float]) -> str:
         """Name each limit that even the smallest submodel breaks, and what would be enough."""
         messages = []
-        for name, text in self.meter.limits.given.items():
+        for name, text in self.meter.limits.active.items():
             if needed[name] > self.meter.most[name]:
                 enough = format_cost(name, needed[name])
                 messages.append(

@@ -100,7 +100,7 @@ class WorkloadShape:
 
 
 Point = tuple[float, float]
-KnownSteps = Mapping[Width, tuple[WorkloadShape, StepMeasurement]]
+MeasuredSteps = Mapping[Width, tuple[WorkloadShape, StepMeasurement]]
 """The ceilings that were measured, with their shapes."""
 FootprintCache = dict[tuple[Any, ...], Footprint]
 """Footprints by the shapes of a network: ceilings share submodels."""
@@ -161,10 +161,12 @@ def _submodels_run(
     return submodels
 
 
-def predict_memory(shape: WorkloadShape, known: Mapping[Width, tuple[WorkloadShape, int]]) -> int:
+def predict_memory(
+    shape: WorkloadShape, ceilings: Mapping[Width, tuple[WorkloadShape, int]]
+) -> int:
     """Return the memory of a ceiling from its shapes, corrected by measurements of others."""
     points: list[Point] = []
-    for other, measured in known.values():
+    for other, measured in ceilings.values():
         point = (float(other.memory), float(measured))
         points.append(point)
     points.sort()
@@ -172,16 +174,16 @@ def predict_memory(shape: WorkloadShape, known: Mapping[Width, tuple[WorkloadSha
     return max(1, round(memory))
 
 
-def predict_steps(shape: WorkloadShape, known: KnownSteps) -> dict[Width, float]:
+def predict_steps(shape: WorkloadShape, ceilings: MeasuredSteps) -> dict[Width, float]:
     """Return the step time at each sampled width.
 
     It is the sum of the times that each submodel that runs took in measured steps. The time of a
     submodel that was never run follows from its multiply-accumulates.
     """
-    pass_seconds = _pass_seconds(known)
+    pass_seconds = _pass_seconds(ceilings)
     points: list[Point] = []
     for width, seconds in pass_seconds.items():
-        macs = _submodel_macs(known, width)
+        macs = _submodel_macs(ceilings, width)
         points.append((float(macs), seconds))
     points.sort()
     for width, cost in shape.costs.items():
@@ -194,13 +196,13 @@ def predict_steps(shape: WorkloadShape, known: KnownSteps) -> dict[Width, float]
     return steps
 
 
-def predict_setup(shape: WorkloadShape, known: KnownSteps) -> float:
+def predict_setup(shape: WorkloadShape, ceilings: MeasuredSteps) -> float:
     """Return the seconds before and after the steps.
 
     They grow with the number of submodels that are built.
     """
     points: list[Point] = []
-    for other, measured in known.values():
+    for other, measured in ceilings.values():
         num_submodels = len(other.costs)
         points.append((float(num_submodels), measured.setup))
     points.sort()
@@ -208,11 +210,11 @@ def predict_setup(shape: WorkloadShape, known: KnownSteps) -> float:
     return max(0.0, setup)
 
 
-def _pass_seconds(known: KnownSteps) -> dict[Width, float]:
+def _pass_seconds(ceilings: MeasuredSteps) -> dict[Width, float]:
     """Return the seconds of one pass of each submodel: the best fit to all measured steps."""
     passes: list[list[Width]] = []
     seconds: list[float] = []
-    for shape, measured in known.values():
+    for shape, measured in ceilings.values():
         for width, step_seconds in measured.steps.items():
             passes.append(shape.passes[width])
             seconds.append(step_seconds)
@@ -228,8 +230,8 @@ def _pass_seconds(known: KnownSteps) -> dict[Width, float]:
     return fitted
 
 
-def _submodel_macs(known: KnownSteps, width: Width) -> int:
-    for shape, _ in known.values():
+def _submodel_macs(ceilings: MeasuredSteps, width: Width) -> int:
+    for shape, _ in ceilings.values():
         if width in shape.costs:
             return shape.costs[width].macs
     raise AssertionError(f"width {width} was not measured")

@@ -227,23 +227,23 @@ class _CeilingSurvey:
         if width in self.measured:
             measured = self.measured[width]
             return shape.mean(measured.steps), measured.setup
-        known = {}
+        ceilings = {}
         for other, measurement in self.measured.items():
-            known[other] = (self.shapes[other], measurement)
-        setup = predict_setup(shape, known)
-        if not known:
+            ceilings[other] = (self.shapes[other], measurement)
+        setup = predict_setup(shape, ceilings)
+        if not ceilings:
             return 0.0, setup
-        return shape.mean(predict_steps(shape, known)), setup
+        return shape.mean(predict_steps(shape, ceilings)), setup
 
     def _memory(self, width: Width) -> tuple[int, CostSource]:
         """Return the memory of a ceiling, and whether it was measured."""
-        known: dict[Width, tuple[WorkloadShape, int]] = {}
+        ceilings: dict[Width, tuple[WorkloadShape, int]] = {}
         for other, measured in self.measured.items():
             if measured.memory is not None:
                 shape = self.shapes[other]
                 # A small model fits unseen into pages that are in use already; so what must be
                 # in memory at once is a lower bound.
-                known[other] = (shape, max(measured.memory, shape.least))
-        if width in known:
-            return known[width][1], "measured"
-        return predict_memory(self.shapes[width], known), "predicted"
+                ceilings[other] = (shape, max(measured.memory, shape.least))
+        if width in ceilings:
+            return ceilings[width][1], "measured"
+        return predict_memory(self.shapes[width], ceilings), "predicted"
