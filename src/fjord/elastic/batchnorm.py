@@ -35,7 +35,8 @@ def batchnorm_tensors(model: nn.Module, norms: BatchNormMode) -> set[str]:
     for path, module in batchnorm_layers(model).items():
         for leaf in _local_tensors(module):
             if norms == "layers" or leaf in STATISTICS:
-                names.add(f"{path}.{leaf}" if path else leaf)
+                name = f"{path}.{leaf}"
+                names.add(name.removeprefix("."))  # the model itself has no path
     return names
 
 
@@ -81,18 +82,25 @@ def stored_slices(
             continue
         width = stored_widths[name]
         key = str(TensorKey(name, width))
-        slices[name] = StoredSlice(key, relative_indices(indices, stored_indices[width][name]))
+        stored = stored_indices[width][name]
+        slices[name] = StoredSlice(key, relative_indices(indices, stored))
     return slices
+
+
+def untrained_widths(widths: Mapping[str, Width], space: WidthSpace) -> str:
+    """Return the widths that the model was not trained at, as text; empty if there are none."""
+    untrained = set(widths.values()) - set(space.widths)
+    return ", ".join(map(str, sorted(untrained)))
 
 
 def _warn_of_untrained(widths: dict[str, Width], space: WidthSpace) -> None:
     """Warn of widths that have no BatchNorm layers of their own."""
-    untrained = sorted(set(widths.values()) - set(space.widths))
+    untrained = untrained_widths(widths, space)
     if not untrained:
         return
     trained = ", ".join(map(str, space.widths))
     warnings.warn(
-        f"width {', '.join(map(str, untrained))} is not one the model was trained at ({trained}): "
+        f"width {untrained} is not one the model was trained at ({trained}): "
         "its BatchNorm layers are cut from the next larger width and need recalibration "
         "(fjord.recalibrate)",
         stacklevel=7,  # the caller of ElasticModel.cut
@@ -114,14 +122,18 @@ def _stored_widths(
 
 
 def _stored_width(
-    plan: WidthPlan, space: WidthSpace, widths: Mapping[str, Width], name: str
+    plan: WidthPlan,
+    space: WidthSpace,
+    widths: Mapping[str, Width],
+    name: str,
 ) -> Width:
     """Return the smallest trained width that has all channels of a norm layer."""
     path = name.rpartition(".")[0]
     families = plan.families_of.get((f"{path}.weight", 0))
     if not families:  # a layer without weights: its statistics have the same channels
         families = plan.families_of.get((name, 0), [])
-    needed = max((widths[family.name] for family in families), default=widths[""])
+    family_widths = [widths[family.name] for family in families]
+    needed = max(family_widths, default=widths[""])
     for width in space.widths:
         if width >= needed:
             return width

@@ -8,24 +8,37 @@ from torch import Tensor
 
 from fjord.core.width import Width, WidthSpace
 from fjord.elastic.batchnorm import StoredSlice, batchnorm_tensors
-from fjord.elastic.indexing import AxisIndices, is_leading, relative_indices, take_slice
+from fjord.elastic.indexing import (
+    AxisIndices,
+    all_indices,
+    is_leading,
+    relative_indices,
+    take_slice,
+)
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.plan import UnitSelection, WidthPlan
 from fjord.elastic.submodel.blueprint import as_parameters_like
 from fjord.elastic.tensor_key import TensorKey
 
 
-def units_below(plan: WidthPlan, selection: UnitSelection, width: Width) -> UnitSelection:
+def units_below(
+    plan: WidthPlan,
+    selection: UnitSelection,
+    width: Width,
+) -> UnitSelection:
     """Return the selected units among the first ceil(width * K) of each family."""
     below = {}
     for family in plan.families:
         units = selection[family.name]
-        below[family.name] = units[units < family.unit_count(width)]
+        limit = family.unit_count(width)
+        below[family.name] = units[units < limit]
     return below
 
 
 def slice_index(
-    model: ElasticModel, selection: UnitSelection, widths: Iterable[Width]
+    model: ElasticModel,
+    selection: UnitSelection,
+    widths: Iterable[Width],
 ) -> dict[str, AxisIndices]:
     """Return, by key, the indices of the tensors that a client with these units gets.
 
@@ -81,7 +94,8 @@ def take_tensors(model: ElasticModel, index: dict[str, AxisIndices]) -> dict[str
     """
     tensors = {}
     for key, indices in index.items():
-        tensors[key] = take_slice(model.tensors[key].detach(), indices)
+        full = model.tensors[key].detach()
+        tensors[key] = take_slice(full, indices)
     return tensors
 
 
@@ -108,14 +122,18 @@ class ClientModel(ElasticModel):
         return units_below(self.plan, self.units, widths[""])
 
     def _stored_slices(
-        self, widths: dict[str, Width], selection: UnitSelection, *, calibrated: bool = False
+        self,
+        widths: dict[str, Width],
+        selection: UnitSelection,
+        *,
+        calibrated: bool = False,
     ) -> dict[str, StoredSlice]:
         own = self.plan.kept_indices(self.units)
         slices: dict[str, StoredSlice] = {}
         for name, indices in self.plan.kept_indices(selection).items():
             if name in self.per_width:
                 key = str(TensorKey(name, widths[""]))
-                slices[name] = StoredSlice(key, [None] * len(indices))
+                slices[name] = StoredSlice(key, all_indices(len(indices)))
             else:
                 slices[name] = StoredSlice(name, relative_indices(indices, own[name]))
         return slices

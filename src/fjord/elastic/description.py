@@ -47,7 +47,12 @@ class ModelInfo:
     """The names of those statistics."""
 
     @classmethod
-    def parse(cls, source: object, text: str, width: str | None = None) -> Self:
+    def parse(
+        cls,
+        source: object,
+        text: str,
+        width: str | None = None,
+    ) -> Self:
         """Read a description; errors name its source."""
         try:
             data = json.loads(text)
@@ -63,7 +68,12 @@ class ModelInfo:
             ) from error
 
     @classmethod
-    def _from_json(cls, data: Mapping[str, Any], text: str, width: str | None) -> Self:
+    def _from_json(
+        cls,
+        data: Mapping[str, Any],
+        text: str,
+        width: str | None,
+    ) -> Self:
         probabilities = {value: Fraction(p) for value, p in data["widths"].items()}
         plan = WidthPlan.from_json(data["plan"])
         calibrated = {}
@@ -98,7 +108,8 @@ def describe_model(model: ElasticModel) -> str:
     """Return everything about a model but its weights, as JSON."""
     template = model.blueprint.template
     probabilities = {}
-    for width, probability in zip(model.space.widths, model.space.probabilities, strict=True):
+    space = model.space
+    for width, probability in zip(space.widths, space.probabilities, strict=True):
         probabilities[str(width)] = str(probability)
     info: dict[str, Any] = {
         "format": FORMAT,
@@ -129,11 +140,18 @@ def calibration_labels(calibrated: Iterable[LayerWidths]) -> dict[LayerWidths, s
     labels = {}
     for number, layer_widths in enumerate(calibrated):
         widths = {width for _, width in layer_widths}
-        labels[layer_widths] = str(widths.pop()) if len(widths) == 1 else f"mix-{number}"
+        if len(widths) == 1:
+            labels[layer_widths] = str(widths.pop())
+        else:
+            labels[layer_widths] = f"mix-{number}"
     return labels
 
 
-def restore_model(source: object, text: str, model: nn.Module) -> ElasticModel:
+def restore_model(
+    source: object,
+    text: str,
+    model: nn.Module,
+) -> ElasticModel:
     """Make a model elastic as described, without finding its plan again.
 
     Only for models whose submodels are built from the user's modules: a graph would have to be
@@ -146,7 +164,10 @@ def restore_model(source: object, text: str, model: nn.Module) -> ElasticModel:
 
 
 def restore_blueprint(
-    source: object, info: ModelInfo, model: nn.Module, options: RebuildOptions
+    source: object,
+    info: ModelInfo,
+    model: nn.Module,
+    options: RebuildOptions,
 ) -> Blueprint:
     """Return how submodels of the given model are built, according to a description."""
     _check_shapes(source, info, model)
@@ -172,7 +193,11 @@ def restore_blueprint(
     return Blueprint(template, attributes=frozenset(attributes))
 
 
-def _check_shapes(source: object, info: ModelInfo, model: nn.Module) -> None:
+def _check_shapes(
+    source: object,
+    info: ModelInfo,
+    model: nn.Module,
+) -> None:
     """Raise an error unless a model has the tensors that a description says."""
     shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
     if shapes == dict(info.plan.shapes):

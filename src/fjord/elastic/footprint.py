@@ -57,18 +57,28 @@ def measure_footprints(
     batch: int = 1,
 ) -> list[Footprint]:
     """Return the footprint at each width; training memory is that of a batch."""
-    chosen = model.space.widths if widths is None else [parse_width(width) for width in widths]
-    return [measure_footprint(model.cut(width), width, inputs, batch) for width in chosen]
+    if widths is None:
+        widths = model.space.widths
+    footprints = []
+    for width_like in widths:
+        width = parse_width(width_like)
+        footprints.append(measure_footprint(model.cut(width), width, inputs, batch))
+    return footprints
 
 
-def submodel_macs(model: ElasticModel, width: Widths, inputs: tuple[Any, ...]) -> int:
+def submodel_macs(
+    model: ElasticModel,
+    width: Widths,
+    inputs: tuple[Any, ...],
+) -> int:
     """Return the multiply-accumulates of one example at any width, without copying weights."""
     template = model.blueprint.template
     units = model.plan.leading_units(width)
     full = named_tensors(template)
     tensors = {}
     for name, shape in model.plan.cut_shapes(units).items():
-        tensors[name] = torch.empty(shape, dtype=full[name].dtype, device="meta")
+        dtype = full[name].dtype
+        tensors[name] = torch.empty(shape, dtype=dtype, device="meta")
     parameters = as_parameters_like(tensors, template)
     net = model.blueprint.build(parameters, model.plan, units)
     return count_macs(net.eval(), on_meta(inputs, 1))
@@ -77,12 +87,18 @@ def submodel_macs(model: ElasticModel, width: Widths, inputs: tuple[Any, ...]) -
 def submodel_bytes(model: ElasticModel, width: Widths) -> int:
     """Return the bytes of all tensors of a submodel of any width."""
     full = named_tensors(model.blueprint.template)
-    shapes = model.plan.cut_shapes(model.plan.leading_units(width))
-    return sum(prod(shape) * full[name].element_size() for name, shape in shapes.items())
+    units = model.plan.leading_units(width)
+    total = 0
+    for name, shape in model.plan.cut_shapes(units).items():
+        total += prod(shape) * full[name].element_size()
+    return total
 
 
 def measure_footprint(
-    net: nn.Module, width: Width, inputs: tuple[Any, ...], batch: int = 1
+    net: nn.Module,
+    width: Width,
+    inputs: tuple[Any, ...],
+    batch: int = 1,
 ) -> Footprint:
     """Measure one plain network without running it.
 
@@ -120,7 +136,11 @@ def _norms_and_embeddings(net: nn.Module) -> Iterable[nn.Parameter]:
             yield from module.parameters(recurse=False)
 
 
-def _training_bytes(net: nn.Module, inputs: tuple[Any, ...], batch: int) -> int:
+def _training_bytes(
+    net: nn.Module,
+    inputs: tuple[Any, ...],
+    batch: int,
+) -> int:
     """Return the bytes that a batch of this size keeps for the backward pass."""
     try:
         return saved_bytes(net, on_meta(inputs, batch))
@@ -139,7 +159,9 @@ def on_meta(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
     def without_data(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        shape = (batch, *value.shape[1:]) if value.dim() else ()
+        shape = list(value.shape)
+        if shape:
+            shape[0] = batch
         return torch.empty(shape, dtype=value.dtype, device="meta")
 
     moved: tuple[Any, ...] = pytree.tree_map(without_data, inputs)
@@ -188,8 +210,13 @@ def _convolution_flops(
 def _count_lstm(counts: list[int]) -> Callable[..., None]:
     """Return a hook that appends the element-wise operations of an LSTM to a list."""
 
-    def hook(module: nn.LSTM, inputs: tuple[Tensor, ...], output: tuple[Tensor, Any]) -> None:
-        positions = output[0].numel() // output[0].shape[-1]
+    def hook(
+        module: nn.LSTM,
+        inputs: tuple[Tensor, ...],
+        output: tuple[Tensor, Any],
+    ) -> None:
+        states = output[0]
+        positions = states.numel() // states.shape[-1]
         directions = 2 if module.bidirectional else 1
         cells = module.hidden_size * module.num_layers * directions
         counts.append(LSTM_ELEMENTWISE * cells * positions)
@@ -199,7 +226,8 @@ def _count_lstm(counts: list[int]) -> Callable[..., None]:
 
 def saved_bytes(net: nn.Module, inputs: tuple[Any, ...]) -> int:
     """Return the bytes a forward pass keeps for the backward pass, each storage counted once."""
-    own = {tensor.untyped_storage()._cdata for tensor in [*net.parameters(), *net.buffers()]}
+    tensors = [*net.parameters(), *net.buffers()]
+    own = {tensor.untyped_storage()._cdata for tensor in tensors}
     # Keeping the storages themselves prevents that their addresses are reused.
     saved: dict[int, torch.UntypedStorage] = {}
 

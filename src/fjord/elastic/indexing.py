@@ -37,15 +37,21 @@ def is_leading(index: Tensor) -> bool:
     return int(index[-1]) == len(index) - 1
 
 
+def all_indices(num_axes: int) -> AxisIndices:
+    """Return the indices that keep a whole tensor."""
+    return [None] * num_axes
+
+
 def sliced_shape(shape: Sequence[int], indices: AxisIndices) -> list[int]:
     """Return the shape of a tensor after slicing.
 
     >>> sliced_shape((4, 3), [torch.tensor([0, 1]), None])
     [2, 3]
     """
-    sizes = []
-    for size, index in zip(shape, indices, strict=True):
-        sizes.append(size if index is None else len(index))
+    sizes = list(shape)
+    for axis, index in enumerate(indices):
+        if index is not None:
+            sizes[axis] = len(index)
     return sizes
 
 
@@ -61,14 +67,20 @@ def take_slice(tensor: Tensor, indices: AxisIndices) -> Tensor:
     return tensor
 
 
-def put_slice(tensor: Tensor, indices: AxisIndices, value: Tensor) -> None:
+def put_slice(
+    tensor: Tensor,
+    indices: AxisIndices,
+    value: Tensor,
+) -> None:
     """Write a sliced tensor back to where it was taken from."""
     if not indices:
         tensor[...] = value
         return
     complete = []
     for size, index in zip(tensor.shape, indices, strict=True):
-        complete.append(torch.arange(size) if index is None else index)
+        if index is None:
+            index = torch.arange(size)
+        complete.append(index)
     tensor[torch.meshgrid(*complete, indexing="ij")] = value
 
 
@@ -120,11 +132,17 @@ def _find_runs(index: Tensor) -> _IndexRuns | None:
     _IndexRuns(first=2, num_runs=3, distance=10, length=2)
     """
     first = int(index[0])
-    breaks = (index.diff() != 1).nonzero()[:, 0] + 1
+    is_break = index.diff() != 1
+    breaks = 1 + is_break.nonzero()[:, 0]
     if len(breaks) == 0:
         return _IndexRuns(first, num_runs=1, distance=0, length=len(index))
     length = int(breaks[0])
-    runs = _IndexRuns(first, len(breaks) + 1, int(index[length]) - first, length)
+    runs = _IndexRuns(
+        first=first,
+        num_runs=len(breaks) + 1,
+        distance=int(index[length]) - first,
+        length=length,
+    )
     starts = first + runs.distance * torch.arange(runs.num_runs)
     expected = starts[:, None] + torch.arange(length)
     if torch.equal(expected.reshape(-1), index):

@@ -10,8 +10,21 @@ from torch import Tensor, nn
 
 from fjord.core.errors import UserError
 from fjord.core.width import Width, Widths, WidthSpace
-from fjord.elastic.batchnorm import BatchNormMode, StoredSlice, batchnorm_tensors, stored_slices
-from fjord.elastic.indexing import AxisIndices, is_leading, owned_copy, parameter_like, take_slice
+from fjord.elastic.batchnorm import (
+    BatchNormMode,
+    StoredSlice,
+    batchnorm_tensors,
+    stored_slices,
+    untrained_widths,
+)
+from fjord.elastic.indexing import (
+    AxisIndices,
+    all_indices,
+    is_leading,
+    owned_copy,
+    parameter_like,
+    take_slice,
+)
 from fjord.elastic.plan import UnitSelection, WidthPlan
 from fjord.elastic.submodel.blueprint import Blueprint
 from fjord.elastic.submodel.shared import SharedSubmodel, TensorSlice
@@ -106,7 +119,9 @@ class ElasticModel:
     def shared_submodel(self, width: Widths) -> SharedSubmodel:
         """Return the submodel of this width with its tensor slices, up to date."""
         self.sync_copies()
-        submodel = self._submodel_by_width.get(width) if isinstance(width, Width) else None
+        submodel = None
+        if isinstance(width, Width):
+            submodel = self._submodel_by_width.get(width)
         if submodel is None:
             submodel = self._find_submodel(width)
         submodel.pull()
@@ -142,13 +157,13 @@ class ElasticModel:
 
     def _check_batchnorm(self, widths: dict[str, Width]) -> None:
         """Raise an error for a width that has no BatchNorm layers of its own."""
-        untrained = sorted(set(widths.values()) - set(self.space.widths))
+        untrained = untrained_widths(widths, self.space)
         if not untrained or as_layer_widths(widths) in self.calibrated:
             return
         if batchnorm_tensors(self.blueprint.template, self.norms):
             trained = ", ".join(map(str, self.space.widths))
             raise UserError(
-                f"width {', '.join(map(str, untrained))} is not one of {trained} and has no "
+                f"width {untrained} is not one of {trained} and has no "
                 "BatchNorm layers of its own: measure its statistics with "
                 "fjord.recalibrate(model, width, batches), or use cut(), or elasticize with this "
                 "width"
@@ -159,7 +174,8 @@ class ElasticModel:
 
         Tensors made in inference mode can be neither trained nor written to outside of it.
         """
-        return torch.inference_mode(any(tensor.is_inference() for tensor in self.tensors.values()))
+        inference = any(tensor.is_inference() for tensor in self.tensors.values())
+        return torch.inference_mode(inference)
 
     def sync_copies(self) -> None:
         """Write back what the user trained in copied weights (see `at`)."""
@@ -198,7 +214,11 @@ class ElasticModel:
         return net.train(self.training)
 
     def cut_tensors(
-        self, width: Widths, units: UnitSelection | None = None, *, warn: bool = True
+        self,
+        width: Widths,
+        units: UnitSelection | None = None,
+        *,
+        warn: bool = True,
     ) -> dict[str, Tensor]:
         """Return copies of the tensors of the submodel of this width.
 
@@ -209,7 +229,8 @@ class ElasticModel:
         selection = self._default_units(widths) if units is None else units
         tensors = {}
         for name, part in self._source_slices(widths, selection, warn=warn).items():
-            tensors[name] = owned_copy(take_slice(part.source, part.indices), part.source)
+            sliced = take_slice(part.source, part.indices)
+            tensors[name] = owned_copy(sliced, part.source)
         return tensors
 
     def set_statistics(self, width: Widths, statistics: dict[str, Tensor]) -> None:
@@ -232,7 +253,11 @@ class ElasticModel:
         return self.plan.leading_units(widths)
 
     def _source_slices(
-        self, widths: dict[str, Width], selection: UnitSelection, *, warn: bool = True
+        self,
+        widths: dict[str, Width],
+        selection: UnitSelection,
+        *,
+        warn: bool = True,
     ) -> dict[str, _SourceSlice]:
         """Return for each tensor of a submodel its key, its source and the indices to take."""
         statistics: dict[str, Tensor] = {}
@@ -241,13 +266,19 @@ class ElasticModel:
         calibrated = bool(statistics) or not warn
         slices: dict[str, _SourceSlice] = {}
         for name, part in self._stored_slices(widths, selection, calibrated=calibrated).items():
-            slices[name] = _SourceSlice(part.key, self.tensors[part.key], part.indices)
+            source = self.tensors[part.key]
+            slices[name] = _SourceSlice(part.key, source, part.indices)
         for name, value in statistics.items():
-            slices[name] = _SourceSlice(f"{name} (calibrated)", value, [None] * value.dim())
+            key = f"{name} (calibrated)"
+            slices[name] = _SourceSlice(key, value, all_indices(value.dim()))
         return slices
 
     def _stored_slices(
-        self, widths: dict[str, Width], selection: UnitSelection, *, calibrated: bool = False
+        self,
+        widths: dict[str, Width],
+        selection: UnitSelection,
+        *,
+        calibrated: bool = False,
     ) -> dict[str, StoredSlice]:
         """Return for each tensor of a submodel its key and the indices to take."""
         per_width = batchnorm_tensors(self.blueprint.template, self.norms)
@@ -283,13 +314,16 @@ class ElasticModel:
 
     def _check_state(self, state: dict[str, Tensor]) -> None:
         """Raise an error unless the state has the names and shapes of this model's tensors."""
-        if state.keys() != self.tensors.keys():
-            different = ", ".join(sorted(state.keys() ^ self.tensors.keys()))
-            raise UserError(f"state: these tensors are missing or unknown: {different}")
+        different = sorted(state.keys() ^ self.tensors.keys())
+        if different:
+            names = ", ".join(different)
+            raise UserError(f"state: these tensors are missing or unknown: {names}")
         wrong = []
         for key, tensor in self.tensors.items():
-            if state[key].shape != tensor.shape:
-                wrong.append(f"{key}: {tuple(state[key].shape)} for {tuple(tensor.shape)}")
+            shape = tuple(state[key].shape)
+            needed = tuple(tensor.shape)
+            if shape != needed:
+                wrong.append(f"{key}: {shape} for {needed}")
         if wrong:
             raise UserError(f"state: shapes do not match: {'; '.join(wrong)}")
 
@@ -316,7 +350,10 @@ class ElasticModel:
         one ends.
         """
         self.sync_copies()
-        self._replace_tensors({key: _shared_copy(tensor) for key, tensor in self.tensors.items()})
+        tensors = {}
+        for key, tensor in self.tensors.items():
+            tensors[key] = _shared_copy(tensor)
+        self._replace_tensors(tensors)
         return self
 
     def _replace_tensors(self, tensors: dict[str, Tensor]) -> None:

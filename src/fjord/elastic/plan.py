@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fjord.core.errors import UserError
 from fjord.core.width import Width, Widths, kept_units, parse_width
-from fjord.elastic.indexing import AxisIndices, sliced_shape
+from fjord.elastic.indexing import AxisIndices, all_indices, sliced_shape
 
 Axis = tuple[str, int]
 """A tensor's name and one of its dimensions."""
@@ -63,8 +63,8 @@ class UnitFamily:
 
     def rounding_multiple(self, round_to: int) -> int:
         """Return the multiple of units whose channels come in multiples of `round_to`."""
-        block = min(indices.shape[1] for indices in self.members.values())
-        return round_to // gcd(round_to, block)
+        channels = min(indices.shape[1] for indices in self.members.values())
+        return round_to // gcd(round_to, channels)
 
     def dropped_units(self, selection: UnitSelection) -> Tensor:
         """Return a mask over the units that is True where a unit is not selected."""
@@ -87,8 +87,13 @@ class UnitFamily:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read a family back from plain data."""
-        members = dict(_unpack_indices(packed) for packed in data["members"])
-        return cls(data["name"], members, tuple(data["layers"]), data["multiple"])
+        members = dict(map(_unpack_indices, data["members"]))
+        return cls(
+            name=data["name"],
+            members=members,
+            layers=tuple(data["layers"]),
+            multiple=data["multiple"],
+        )
 
 
 @dataclass(frozen=True)
@@ -144,7 +149,11 @@ class WidthPlan:
         return {"", *(family.name for family in self.families)}
 
     def _assign_width(
-        self, pattern: str, width: Width, widths: dict[str, Width], patterns: dict[str, str]
+        self,
+        pattern: str,
+        width: Width,
+        widths: dict[str, Width],
+        patterns: dict[str, str],
     ) -> None:
         """Set the width of the families whose layers match a pattern.
 
@@ -195,7 +204,7 @@ class WidthPlan:
         """Return for each tensor the kept indices along each axis, or None where all are kept."""
         indices: dict[str, AxisIndices] = {}
         for name, shape in self.shapes.items():
-            indices[name] = [None] * len(shape)
+            indices[name] = all_indices(len(shape))
         for (name, dim), mask in self._kept_masks(selection).items():
             indices[name][dim] = mask.nonzero()[:, 0]
         return indices
@@ -210,8 +219,10 @@ class WidthPlan:
             for axis, indices in family.members.items():
                 if axis not in masks:
                     name, dim = axis
-                    masks[axis] = torch.ones(self.shapes[name][dim], dtype=torch.bool)
-                masks[axis][indices[dropped].reshape(-1)] = False
+                    size = self.shapes[name][dim]
+                    masks[axis] = torch.ones(size, dtype=torch.bool)
+                dropped_indices = indices[dropped].reshape(-1)
+                masks[axis][dropped_indices] = False
         return masks
 
     def cut_shapes(self, selection: UnitSelection) -> dict[str, tuple[int, ...]]:
@@ -242,10 +253,10 @@ class WidthPlan:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Read a plan back from plain data."""
-        families = tuple(UnitFamily.from_json(family) for family in data["families"])
+        families = map(UnitFamily.from_json, data["families"])
+        frozen = map(FrozenAxis.from_json, data["frozen"])
         shapes = {name: tuple(shape) for name, shape in data["shapes"].items()}
-        frozen = tuple(FrozenAxis.from_json(axis) for axis in data["frozen"])
-        return cls(families, shapes, frozen)
+        return cls(tuple(families), shapes, tuple(frozen))
 
 
 def matches_name(pattern: str, name: str) -> bool:
@@ -256,7 +267,9 @@ def matches_name(pattern: str, name: str) -> bool:
     >>> matches_name("*.bias", "fc.bias")
     True
     """
-    return name == pattern or name.startswith(pattern + ".") or fnmatchcase(name, pattern)
+    if name == pattern or name.startswith(f"{pattern}."):
+        return True
+    return fnmatchcase(name, pattern)
 
 
 def _pack_indices(axis: Axis, indices: Tensor) -> list[Any]:
@@ -265,10 +278,9 @@ def _pack_indices(axis: Axis, indices: Tensor) -> list[Any]:
     The indices nearly always step evenly from unit to unit: then those of the first unit and the
     step are enough, and else the step is None.
     """
-    first = indices[0]
-    step = int(indices[1, 0] - first[0])
-    even = first + step * torch.arange(len(indices))[:, None]
-    if torch.equal(indices, even):
+    first, second = indices[:2]
+    step = int(second[0] - first[0])
+    if torch.equal(indices, _even_indices(first, step, len(indices))):
         return [*axis, len(indices), first.tolist(), step]
     return [*axis, len(indices), indices.tolist(), None]
 
@@ -278,5 +290,11 @@ def _unpack_indices(packed: list[Any]) -> tuple[Axis, Tensor]:
     name, dim, count, offsets, step = packed
     indices = torch.tensor(offsets)
     if step is not None:
-        indices = indices[None] + step * torch.arange(count)[:, None]
+        indices = _even_indices(indices, step, count)
     return (name, dim), indices
+
+
+def _even_indices(first: Tensor, step: int, count: int) -> Tensor:
+    """Return the indices of units that step evenly, one unit a row."""
+    offsets = step * torch.arange(count)
+    return first + offsets[:, None]

@@ -23,7 +23,11 @@ InputBatches = Iterable[Any]
 """Batches: a tensor each, or a pair whose first item is the inputs; labels and such are ignored."""
 
 
-def recalibrate(model: ElasticModel, width: Widths, batches: InputBatches) -> None:
+def recalibrate(
+    model: ElasticModel,
+    width: Widths,
+    batches: InputBatches,
+) -> None:
     """Measure the BatchNorm statistics of a submodel and store them in the model.
 
     They are the mean over the batches of each batch's mean and unbiased variance, and are saved
@@ -52,7 +56,9 @@ def has_statistics(model: ElasticModel) -> bool:
 def is_trained(model: ElasticModel, width: Widths) -> bool:
     """Return whether all layers have one width, and it is one of P."""
     widths = set(model.plan.family_widths(width).values())
-    return len(widths) == 1 and widths <= set(model.space.widths)
+    if len(widths) > 1:
+        return False
+    return widths.pop() in model.space.widths
 
 
 def uncalibrated_submodel(model: ElasticModel, width: Widths) -> nn.Module:
@@ -65,7 +71,9 @@ def uncalibrated_submodel(model: ElasticModel, width: Widths) -> nn.Module:
 
 @torch.no_grad()
 def measure_statistics(
-    model: ElasticModel, net: nn.Module, batches: InputBatches
+    model: ElasticModel,
+    net: nn.Module,
+    batches: InputBatches,
 ) -> dict[str, Tensor]:
     """Return the BatchNorm statistics of a submodel over some batches.
 
@@ -91,7 +99,10 @@ def measure_statistics(
 
 
 def _sum_statistics(
-    net: nn.Module, buffers: dict[str, Tensor], rates: dict[str, float], batches: InputBatches
+    net: nn.Module,
+    buffers: dict[str, Tensor],
+    rates: dict[str, float],
+    batches: InputBatches,
 ) -> tuple[dict[str, Tensor], int]:
     """Return the sum over batches of each batch's statistics, and the number of batches.
 
@@ -110,7 +121,8 @@ def _sum_statistics(
                 tensor.zero_()
             _run_batch(net, batch)
             for name in totals:
-                totals[name] += buffers[name] / _batch_share(buffers, name, rates)
+                share = _batch_share(buffers, name, rates)
+                totals[name] += buffers[name] / share
             count += 1
     return totals, count
 
@@ -118,15 +130,27 @@ def _sum_statistics(
 class _NoDropout(TorchFunctionMode):
     """Replaces dropout by its mean: a graph has operations for it, but no layers to switch off."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: Any = None,
+    ) -> Any:
         if func is A.native_dropout.default:
-            return args[0], torch.ones_like(args[0], dtype=torch.bool)
+            kept = torch.ones_like(args[0], dtype=torch.bool)
+            return args[0], kept
         if func is A.bernoulli.p:
             return torch.full_like(args[0], args[1])
         return func(*args, **(kwargs or {}))
 
 
-def _set_statistic(name: str, tensor: Tensor, mean: Tensor, count: int) -> None:
+def _set_statistic(
+    name: str,
+    tensor: Tensor,
+    mean: Tensor,
+    count: int,
+) -> None:
     """Write a measured statistic into its buffer."""
     if not bool(mean.isfinite().all()):
         raise UserError(
@@ -155,7 +179,11 @@ def _update_rates(template: nn.Module) -> dict[str, float]:
     return rates
 
 
-def _batch_share(buffers: dict[str, Tensor], name: str, rates: dict[str, float]) -> float:
+def _batch_share(
+    buffers: dict[str, Tensor],
+    name: str,
+    rates: dict[str, float],
+) -> float:
     """Return the share of a batch in a statistic, which one batch may have updated repeatedly."""
     path, _, leaf = name.rpartition(".")
     passes = int(buffers[_counter_name(name)])
@@ -181,7 +209,9 @@ def _train_norms(net: nn.Module) -> None:
 
 def _run_batch(net: nn.Module, batch: Any) -> None:
     """Run a network on the inputs of a batch."""
-    inputs = batch[0] if isinstance(batch, tuple | list) else batch
+    inputs = batch
+    if isinstance(batch, tuple | list):
+        inputs = batch[0]
     if isinstance(inputs, tuple | list):
         net(*inputs)
     else:

@@ -21,7 +21,7 @@ from fjord.elastic.description import (
     describe_model,
     restore_blueprint,
 )
-from fjord.elastic.indexing import AxisIndices
+from fjord.elastic.indexing import AxisIndices, all_indices, sliced_shape
 from fjord.elastic.model import ElasticModel, as_layer_widths
 from fjord.elastic.submodel.blueprint import Blueprint, ModelFactory, as_parameters_like
 from fjord.elastic.tensor_key import TensorKey
@@ -66,7 +66,8 @@ def read_submodel(path: str | Path, width: Widths) -> dict[str, Tensor]:
     if calibrated:
         for name in info.statistics:
             key = str(TensorKey(name, label))
-            slices[name] = StoredSlice(key, [None] * len(plan.shapes[name]))
+            num_axes = len(plan.shapes[name])
+            slices[name] = StoredSlice(key, all_indices(num_axes))
     with open_tensors(path) as file:
         _check_tensors(path, file, info)
         tensors = {}
@@ -75,7 +76,11 @@ def read_submodel(path: str | Path, width: Widths) -> dict[str, Tensor]:
         return tensors
 
 
-def write_submodel(source: str | Path, width: Widths, target: str | Path) -> dict[str, Tensor]:
+def write_submodel(
+    source: str | Path,
+    width: Widths,
+    target: str | Path,
+) -> dict[str, Tensor]:
     """Cut one width out of a file into a file of its own, which `load` opens."""
     tensors = read_submodel(source, width)
     description = read_model_info(source).text
@@ -102,7 +107,11 @@ def parse_layer_widths(text: str) -> Widths:
     return parse_width(text)
 
 
-def _check_tensors(path: str | Path, file: Any, info: ModelInfo) -> None:
+def _check_tensors(
+    path: str | Path,
+    file: Any,
+    info: ModelInfo,
+) -> None:
     """Raise an error unless the tensors of a file are those of its plan."""
     expected = _expected_shapes(info)
     names = set(file.keys())
@@ -157,19 +166,19 @@ def _read_slice(source: Any, indices: AxisIndices) -> Tensor:
     shape = source.get_shape()
     if not shape:
         return source[...]
+    sizes = tuple(sliced_shape(shape, indices))
     axes = []
     for size, index in zip(shape, indices, strict=True):
         if index is None:
             axes.append([_IndexRun(0, 0, size)])
         else:
             axes.append(_split_runs(index.tolist()))
-    if all(len(runs) == 1 for runs in axes):
-        return source[tuple(runs[0].stored_range() for runs in axes)]
     result = None
     for block in product(*axes):
         value = source[tuple(run.stored_range() for run in block)]
         if result is None:
-            sizes = [sum(run.length for run in runs) for runs in axes]
+            if tuple(value.shape) == sizes:  # a single block
+                return value
             result = torch.empty(sizes, dtype=value.dtype)
         result[tuple(run.result_range() for run in block)] = value
     assert result is not None
@@ -184,9 +193,9 @@ def _split_runs(indices: list[int]) -> list[_IndexRun]:
     """
     runs: list[_IndexRun] = []
     for position, index in enumerate(indices):
-        if runs and index == runs[-1].start + runs[-1].length:
-            last = runs.pop()
-            runs.append(last._replace(length=last.length + 1))
+        last = runs[-1] if runs else None
+        if last is not None and index == last.start + last.length:
+            runs[-1] = last._replace(length=last.length + 1)
         else:
             runs.append(_IndexRun(position, index, 1))
     return runs
@@ -228,7 +237,8 @@ def load_model(
     else:
         tensors = read_submodel(path, width)
     parameters = as_parameters_like(tensors, model)
-    net = blueprint.build(parameters, info.plan, info.plan.leading_units(width))
+    units = info.plan.leading_units(width)
+    net = blueprint.build(parameters, info.plan, units)
     return net.train(model.training)
 
 
@@ -237,7 +247,9 @@ def _read_all(file: Any) -> dict[str, Tensor]:
 
 
 def _whole_model(
-    blueprint: Blueprint, info: ModelInfo, stored: Mapping[str, Tensor]
+    blueprint: Blueprint,
+    info: ModelInfo,
+    stored: Mapping[str, Tensor],
 ) -> ElasticModel:
     """Return the elastic model with these tensors and the statistics measured after training."""
     tensors = dict(stored)
@@ -245,7 +257,8 @@ def _whole_model(
     for layer_widths, label in info.calibrated.items():
         statistics = {}
         for name in info.statistics:
-            statistics[name] = tensors.pop(str(TensorKey(name, label)))
+            key = str(TensorKey(name, label))
+            statistics[name] = tensors.pop(key)
         calibrated[layer_widths] = statistics
     parameters = as_parameters_like(tensors, blueprint.template)
     model = ElasticModel(blueprint, info.plan, info.space, info.norms, parameters)

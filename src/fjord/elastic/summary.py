@@ -33,7 +33,11 @@ def summarize_model(model: "ElasticModel") -> str:
     return text + describe_plan(model.plan, model.space)
 
 
-def describe_plan(plan: WidthPlan, space: WidthSpace, columns: int = 110) -> str:
+def describe_plan(
+    plan: WidthPlan,
+    space: WidthSpace,
+    columns: int = 110,
+) -> str:
     """Return the families and the frozen axes as two tables."""
     output = StringIO()
     console = Console(file=output, width=columns, highlight=False)

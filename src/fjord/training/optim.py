@@ -143,12 +143,19 @@ class SlicedOptimizer:
         """Return the optimizer of a submodel; it gets its state at each step."""
         optimizer = self._optimizers.get(id(submodel))
         if optimizer is None:
-            slices = [part for part in submodel.slices.values() if part.key in self.params]
-            if any(part.source is not self.params[part.key] for part in slices):
-                raise UserError("the model was moved after its optimizer was made: make a new one")
-            optimizer = self.make([_stepped_tensor(part) for part in slices])
+            optimizer = self._make_optimizer(submodel)
             self._optimizers[id(submodel)] = optimizer
         return optimizer
+
+    def _make_optimizer(self, submodel: SharedSubmodel) -> torch.optim.Optimizer:
+        tensors = []
+        for part in submodel.slices.values():
+            if part.key not in self.params:
+                continue
+            if part.source is not self.params[part.key]:
+                raise UserError("the model was moved after its optimizer was made: make a new one")
+            tensors.append(_stepped_tensor(part))
+        return self.make(tensors)
 
     def _step_slices(self, slices: list[TensorSlice], optimizer: torch.optim.Optimizer) -> None:
         """Step slices with the settings and the state of the full-size optimizer."""
@@ -200,7 +207,10 @@ class SlicedOptimizer:
         if id(target) not in self._state_views:
             self._state_views[id(target)] = _view_state(full_state, part)
         for name, view in self._state_views[id(target)].items():
-            state[name] = take_slice(full_state[name], part.indices) if view is None else view
+            if view is None:
+                state[name] = take_slice(full_state[name], part.indices)
+            else:
+                state[name] = view
         if len(state) < len(full_state):
             for name, value in full_state.items():
                 if not isinstance(value, Tensor):
@@ -246,10 +256,14 @@ def _view_state(full_state: dict[str, Any], part: TensorSlice) -> dict[str, Tens
 
     A scalar is shared as it is: it counts the steps of the whole tensor.
     """
-    views = {}
+    views: dict[str, Tensor | None] = {}
     for name, value in full_state.items():
-        if isinstance(value, Tensor):
-            views[name] = strided_view(value, part.indices) if value.dim() else value
+        if not isinstance(value, Tensor):
+            continue
+        if value.dim():
+            views[name] = strided_view(value, part.indices)
+        else:
+            views[name] = value
     return views
 
 
@@ -299,7 +313,8 @@ class _GradientOverlap:
             self.layouts[layout] = strided_view(empty, self.indices)
         view = self.layouts[layout]
         if view is None:
-            put_slice(total, self.indices, take_slice(total, self.indices) + grad)
+            before = take_slice(total, self.indices)
+            put_slice(total, self.indices, before + grad)
         else:
             target = total.as_strided(view.shape, view.stride(), view.storage_offset())
             target.add_(grad.reshape(target.shape))
@@ -322,7 +337,11 @@ def _find_overlaps(wide: SharedSubmodel, narrow: SharedSubmodel) -> list[_Gradie
     return overlaps
 
 
-def _lies_inside(narrow: Tensor, wide: Tensor, indices: AxisIndices) -> bool:
+def _lies_inside(
+    narrow: Tensor,
+    wide: Tensor,
+    indices: AxisIndices,
+) -> bool:
     """Return whether these indices of the wide tensor exist and give the narrow one's shape."""
     for size, index in zip(wide.shape, indices, strict=True):
         if index is not None and int(index[-1]) >= size:

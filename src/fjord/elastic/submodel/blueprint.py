@@ -32,7 +32,10 @@ class Blueprint:
     """Why the graph is used instead of the user's modules."""
 
     def build(
-        self, tensors: Mapping[str, Tensor], plan: WidthPlan, units: UnitSelection
+        self,
+        tensors: Mapping[str, Tensor],
+        plan: WidthPlan,
+        units: UnitSelection,
     ) -> nn.Module:
         """Return the submodel of these units, with these tensors."""
         if self.route == "factory":
@@ -65,7 +68,11 @@ def as_parameters_like(tensors: Mapping[str, Tensor], template: nn.Module) -> di
     return result
 
 
-def _fill_module(net: nn.Module, tensors: Mapping[str, Tensor], template: nn.Module) -> None:
+def _fill_module(
+    net: nn.Module,
+    tensors: Mapping[str, Tensor],
+    template: nn.Module,
+) -> None:
     """Put tensors into a module that a factory made, after checking every name and shape."""
     for name, tensor in _checked_tensors(net, tensors, template).items():
         path, _, leaf = name.rpartition(".")
@@ -80,17 +87,20 @@ def _fill_module(net: nn.Module, tensors: Mapping[str, Tensor], template: nn.Mod
 
 
 def _checked_tensors(
-    net: nn.Module, tensors: Mapping[str, Tensor], template: nn.Module
+    net: nn.Module,
+    tensors: Mapping[str, Tensor],
+    template: nn.Module,
 ) -> dict[str, Tensor]:
     """Return the tensor for every name in a module; tied names get the same tensor."""
     current: dict[str, Tensor] = dict(net.named_parameters(remove_duplicate=False))
     current.update(net.named_buffers(remove_duplicate=False))
     first_names = tied_names(template)
-    if current.keys() != first_names.keys():
-        different = ", ".join(sorted(current.keys() ^ first_names.keys()))
+    different = sorted(current.keys() ^ first_names.keys())
+    if different:
+        names = ", ".join(different)
         raise UserError(
             "factory: the submodel and the full model do not have the same tensors; "
-            f"only in one: {different}"
+            f"only in one: {names}"
         )
     result = {}
     for name, first in first_names.items():

@@ -20,6 +20,8 @@ from fjord.elastic.trace.labels import UnitLabels
 from fjord.elastic.trace.model_trace import ModelTrace
 
 A = torch.ops.aten
+STRIDED = (A.as_strided.default, A.view.default)
+"""Operations that fail where strides do not fit."""
 
 
 def cut_graph(
@@ -41,7 +43,8 @@ def cut_graph(
     casts = {trace.dtype: dtype}
     graphs = {}
     for mode, graph in trace.graphs.items():
-        graphs[mode] = _rewrite_graph(graph, trace.values[mode], units, casts)
+        values = trace.values[mode]
+        graphs[mode] = _rewrite_graph(graph, values, units, casts)
     return GraphNet(model, tensors, graphs)
 
 
@@ -57,7 +60,10 @@ class GraphNet(nn.Module):
     """A plain module with the tensor names of the original model, which runs its cut graph."""
 
     def __init__(
-        self, model: nn.Module, tensors: Mapping[str, Tensor], graphs: dict[bool, GraphModule]
+        self,
+        model: nn.Module,
+        tensors: Mapping[str, Tensor],
+        graphs: dict[bool, GraphModule],
     ) -> None:
         super().__init__()
         for name, first in tied_names(model).items():
@@ -86,7 +92,8 @@ class GraphNet(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph of the current mode; there is one for both where they do not differ."""
-        for value, shape in zip(pytree.tree_leaves((args, kwargs)), self._shapes, strict=False):
+        inputs = pytree.tree_leaves((args, kwargs))
+        for value, shape in zip(inputs, self._shapes, strict=False):
             if isinstance(value, Tensor) and not _fits_shape(value, shape):
                 expected = tuple(size or "any" for size in shape)
                 raise UserError(
@@ -117,7 +124,13 @@ def _example_shape(node: Node) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _register_tensor(root: nn.Module, name: str, value: Tensor, *, persistent: bool = True) -> None:
+def _register_tensor(
+    root: nn.Module,
+    name: str,
+    value: Tensor,
+    *,
+    persistent: bool = True,
+) -> None:
     """Add a parameter or a buffer under a dotted name, with the modules on the way to it."""
     *path, leaf = name.split(".")
     for part in path:
@@ -165,7 +178,12 @@ def _rewrite_graph(
     return GraphModule(graph, new)
 
 
-def _rewrite_arguments(node: Node, twin: Node, values: dict[Node, Any], units: KeptUnits) -> None:
+def _rewrite_arguments(
+    node: Node,
+    twin: Node,
+    values: dict[Node, Any],
+    units: KeptUnits,
+) -> None:
     """Replace the sizes among the arguments of an operation in the cut graph."""
     rewrite = REWRITES.get(getattr(node.target, "overloadpacket", None))
     if rewrite is None:
@@ -173,7 +191,7 @@ def _rewrite_arguments(node: Node, twin: Node, values: dict[Node, Any], units: K
     cut = NodeCut(node, list(twin.args), values, units)
     rewrite(cut)
     twin.args = tuple(cut.args)
-    if len(twin.args) == 2 and node.target in (A.as_strided.default, A.view.default):
+    if len(twin.args) == 2 and node.target in STRIDED:
         twin.target = A.reshape.default  # a smaller value may have other strides
 
 
@@ -185,5 +203,6 @@ def _copy_statistics(graph: torch.fx.Graph, norm: Node) -> None:
     args = list(norm.args)
     with graph.inserting_before(norm):
         for position in (3, 4):  # running mean and variance
-            args[position] = graph.call_function(A.clone.default, (args[position],))
+            statistic = args[position]
+            args[position] = graph.call_function(A.clone.default, (statistic,))
     norm.args = tuple(args)

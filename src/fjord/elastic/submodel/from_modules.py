@@ -5,6 +5,7 @@ the submodel does not work otherwise and the size of a tensor explains the attri
 instance of the class.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,7 +38,8 @@ def cut_module(
             if attribute in attributes:
                 meanings[attribute] = found
     sizes = _AttributeSizes(plan, selection, meanings)
-    for (name, module), full in zip(net.named_modules(), template.modules(), strict=True):
+    modules = zip(net.named_modules(), template.modules(), strict=True)
+    for (name, module), full in modules:
         _resize_layer(module, full)
         if not _is_torch_layer(module):
             _resize_attributes(module, full, _name_prefix(name), sizes)
@@ -84,7 +86,11 @@ def _resize_layer(module: Any, full: nn.Module) -> None:
         raise ElasticityError(f"{kind} has no tensor named weight to take its sizes from")
 
 
-def _resize_weighted(module: Any, new: tuple[int, ...], old: tuple[int, ...]) -> None:
+def _resize_weighted(
+    module: Any,
+    new: tuple[int, ...],
+    old: tuple[int, ...],
+) -> None:
     """Correct the sizes of a layer that follow from the shape of its weight."""
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = new
@@ -95,15 +101,21 @@ def _resize_weighted(module: Any, new: tuple[int, ...], old: tuple[int, ...]) ->
     elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
         module.normalized_shape = new
     elif isinstance(module, nn.GroupNorm):
-        module.num_groups = max(1, module.num_groups * new[0] // module.num_channels)
-        module.num_channels = new[0]
+        channels = new[0]
+        groups = module.num_groups * channels // module.num_channels
+        module.num_groups = max(1, groups)
+        module.num_channels = channels
     elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
         module.num_embeddings, module.embedding_dim = new
     elif isinstance(module, nn.PReLU):
         module.num_parameters = new[0]
 
 
-def _resize_convolution(module: Any, new: tuple[int, ...], old: tuple[int, ...]) -> None:
+def _resize_convolution(
+    module: Any,
+    new: tuple[int, ...],
+    old: tuple[int, ...],
+) -> None:
     groups = 1
     if module.groups > 1:
         groups = max(1, module.groups * new[0] // old[0])
@@ -179,17 +191,19 @@ def _may_be_size(value: object) -> bool:
 def _sizes_below(name: str, plan: WidthPlan) -> dict[int, set[Meaning]]:
     """Return what each number could mean in a module, by the tensors below it."""
     prefix = _name_prefix(name)
-    sizes: dict[int, set[Meaning]] = {}
+    sizes: dict[int, set[Meaning]] = defaultdict(set)
     for tensor, shape in plan.shapes.items():
         if not tensor.startswith(prefix):
             continue
         local_name = tensor.removeprefix(prefix)
         for dim, size in enumerate(shape):
-            sizes.setdefault(size, set()).add(("size", local_name, dim))
+            sizes[size].add(("size", local_name, dim))
             families = plan.families_of.get((tensor, dim), [])
-            if len(families) == 1 and families[0].num_units != size:
-                num_units = families[0].num_units
-                sizes.setdefault(num_units, set()).add(("units", local_name, dim))
+            if len(families) != 1:
+                continue
+            num_units = families[0].num_units
+            if num_units != size:
+                sizes[num_units].add(("units", local_name, dim))
     return sizes
 
 
@@ -197,14 +211,22 @@ class _AttributeSizes:
     """Computes the value that an explained attribute has in one cut."""
 
     def __init__(
-        self, plan: WidthPlan, selection: UnitSelection, meanings: dict[Attribute, set[Meaning]]
+        self,
+        plan: WidthPlan,
+        selection: UnitSelection,
+        meanings: dict[Attribute, set[Meaning]],
     ) -> None:
         self.plan = plan
         self.selection = selection
         self.meanings = meanings
         self.shapes = plan.cut_shapes(selection)
 
-    def new_values(self, kind: type, key: str, prefix: str) -> set[int]:
+    def new_values(
+        self,
+        kind: type,
+        key: str,
+        prefix: str,
+    ) -> set[int]:
         """Return the values according to each meaning; one value only if they agree."""
         values = set()
         for meaning, local_name, dim in self.meanings.get((kind, key), ()):
@@ -219,14 +241,19 @@ class _AttributeSizes:
 
 
 def _resize_attributes(
-    module: nn.Module, full: nn.Module, prefix: str, sizes: _AttributeSizes
+    module: nn.Module,
+    full: nn.Module,
+    prefix: str,
+    sizes: _AttributeSizes,
 ) -> None:
     """Correct the integer attributes of a user module whose new value is unambiguous.
 
     An attribute that differs from the full model's has been corrected already.
     """
     for key, value in list(vars(module).items()):
-        if not _may_be_size(value) or vars(full).get(key) != value:
+        if not _may_be_size(value):
+            continue
+        if vars(full).get(key) != value:
             continue
         new_values = sizes.new_values(type(module), key, prefix)
         if len(new_values) == 1:

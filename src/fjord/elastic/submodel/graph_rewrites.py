@@ -63,16 +63,21 @@ def _rewrite_sizes(position: int) -> Rewrite:
 
     def rewrite(cut: NodeCut) -> None:
         labels = cut.output_labels()
-        sizes = []
         old_sizes = cut.args[position]
-        for old, kept, full in zip(old_sizes, cut.kept_sizes(labels), labels.shape, strict=True):
-            sizes.append(_kept_size(old, kept, full))
-        cut.args[position] = sizes
+        kept_sizes = cut.kept_sizes(labels)
+        new_sizes = []
+        for old, kept, full in zip(old_sizes, kept_sizes, labels.shape, strict=True):
+            new_sizes.append(_kept_size(old, kept, full))
+        cut.args[position] = new_sizes
 
     return rewrite
 
 
-def _kept_size(old: Any, kept: int, full: int) -> Any:
+def _kept_size(
+    old: Any,
+    kept: int,
+    full: int,
+) -> Any:
     """Return one kept size; a symbolic size (batch times heads) is scaled."""
     if not isinstance(old, Node):
         return -1 if old == -1 else kept
@@ -100,7 +105,8 @@ def _rewrite_bounds(position: int) -> Rewrite:
             raise ElasticityError(
                 f"a slice with a step runs along the width: {describe_node(cut.node)}. {ADVICE}"
             )
-        kept_before = torch.cat([torch.zeros(1, dtype=torch.long), mask.cumsum(0)])
+        zero = torch.zeros(1, dtype=torch.long)
+        kept_before = torch.cat([zero, mask.cumsum(0)])
         last = min(position + 3, len(cut.args))
         for i in range(position + 1, last):
             bound = cut.args[i]
@@ -115,15 +121,19 @@ def _rewrite_bounds(position: int) -> Rewrite:
 
 def _rewrite_select(cut: NodeCut) -> None:
     labels = cut.input_labels()
-    mask = cut.kept_mask(labels, cut.args[1] % labels.rank)
+    dim = cut.args[1] % labels.rank
+    mask = cut.kept_mask(labels, dim)
     if mask.all():
         return
-    index = cut.args[2] % len(mask) if isinstance(cut.args[2], int) else 0
+    index = 0
+    if isinstance(cut.args[2], int):
+        index = cut.args[2] % len(mask)
     if not mask[index]:
         raise ElasticityError(
             f"a unit that is dropped is picked by number: {describe_node(cut.node)}. {ADVICE}"
         )
-    cut.args[2] = int(mask[:index].sum())
+    units_before = mask[:index]
+    cut.args[2] = int(units_before.sum())
 
 
 def _rewrite_split(cut: NodeCut) -> None:
@@ -153,9 +163,11 @@ def _rewrite_group_norm(cut: NodeCut) -> None:
 
 def _rewrite_convolution(cut: NodeCut) -> None:
     weight = cut.input_labels(1)
+    old_groups = cut.args[8]
     groups = 1
-    if cut.args[8] > 1:
-        groups = cut.args[8] * cut.kept_sizes(weight)[0] // weight.shape[0]
+    if old_groups > 1:
+        channels = cut.kept_sizes(weight)[0]
+        groups = old_groups * channels // weight.shape[0]
     cut.args[8] = groups
 
 
@@ -163,11 +175,13 @@ def _rewrite_pad(cut: NodeCut) -> None:
     labels = cut.output_labels()
     amounts = list(cut.args[1])
     for i in range(0, len(amounts), 2):  # pairs of (before, after), the last axis first
-        mask = cut.kept_mask(labels, labels.rank - 1 - i // 2)
+        dim = labels.rank - 1 - i // 2
+        mask = cut.kept_mask(labels, dim)
         if mask.all():
             continue
         padding_before = mask[: amounts[i]]
-        padding_after = mask[len(mask) - amounts[i + 1] :]
+        last = len(mask) - amounts[i + 1]
+        padding_after = mask[last:]
         amounts[i] = int(padding_before.sum())
         amounts[i + 1] = int(padding_after.sum())
     cut.args[1] = amounts

@@ -11,7 +11,12 @@ from fjord.elastic.trace.model_trace import ModelTrace
 class KeptUnits:
     """Says which positions of a labelled value remain if only the selected units are kept."""
 
-    def __init__(self, trace: ModelTrace, plan: WidthPlan, selection: UnitSelection) -> None:
+    def __init__(
+        self,
+        trace: ModelTrace,
+        plan: WidthPlan,
+        selection: UnitSelection,
+    ) -> None:
         self.root = trace.units.root
         self.alive = torch.ones(len(self.root), dtype=torch.bool)
         for family in plan.families:
@@ -25,10 +30,16 @@ class KeptUnits:
         mask = torch.ones(value.shape[dim], dtype=torch.bool)
         for channel in value.channels:
             if dim in varying_axes(channel):
-                alive = self.alive[self.root[channel]].movedim(dim, -1)
-                mask &= alive.reshape(-1, channel.shape[dim]).any(0)
+                units = self.root[channel]
+                alive = self.alive[units].movedim(dim, -1)
+                rows = alive.reshape(-1, channel.shape[dim])
+                mask &= rows.any(0)
         return mask
 
     def kept_sizes(self, value: UnitLabels) -> list[int]:
         """Return the kept size of every axis."""
-        return [int(self.mask(value, dim).sum()) for dim in range(value.rank)]
+        sizes = []
+        for dim in range(value.rank):
+            mask = self.mask(value, dim)
+            sizes.append(int(mask.sum()))
+        return sizes

@@ -33,7 +33,12 @@ class TensorSlice:
     """The value of a copy after it was last brought up to date."""
 
     @classmethod
-    def from_source(cls, key: str, source: Tensor, indices: AxisIndices) -> "TensorSlice":
+    def from_source(
+        cls,
+        key: str,
+        source: Tensor,
+        indices: AxisIndices,
+    ) -> "TensorSlice":
         """Slice a full-size tensor."""
         full = source.detach()
         view = strided_view(full, indices)
@@ -86,7 +91,8 @@ class TensorSlice:
         """Whether the full-size weights have changed since this copy was brought up to date."""
         if self.last_pulled is None:
             return False
-        return not torch.equal(take_slice(self.source, self.indices), self.last_pulled)
+        current = take_slice(self.source, self.indices)
+        return not torch.equal(current, self.last_pulled)
 
 
 @dataclass
