@@ -1,4 +1,4 @@
-"""Slices of a model: they compute what it does, train their own weights, and go back to their place."""
+"""Client models: they compute what the model does, train their own weights, and go back."""
 
 import fed_oracles as fed
 import oracles
@@ -23,15 +23,15 @@ def test_an_ordered_slice_computes_at_each_width_what_the_model_does(
 ) -> None:
     _, model = fed.elastic(kind)
     space = FIFTHS.up_to(ceiling)
-    held = model.plan.leading_units(ceiling)
-    piece = ClientModel(
-        model, held, space, take_tensors(model, slice_index(model, held, space.widths))
+    units = model.plan.leading_units(ceiling)
+    client = ClientModel(
+        model, units, space, take_tensors(model, slice_index(model, units, space.widths))
     ).eval()
     model.eval()
     inputs = fed.tiny_data(kind, [3]).inputs[:3]
     for width in space.widths:
-        assert oracles.close(piece.at(width)(inputs), model.cut(width)(inputs), 1e-12)
-        shapes = [tuple(t.shape) for t in piece.at(width).state_dict().values()]
+        assert oracles.close(client.at(width)(inputs), model.cut(width)(inputs), 1e-12)
+        shapes = [tuple(t.shape) for t in client.at(width).state_dict().values()]
         assert shapes == [tuple(t.shape) for t in model.cut(width).state_dict().values()]
 
 
@@ -43,21 +43,21 @@ def test_a_slice_of_random_units_equals_the_masked_model(
 ) -> None:
     norms, kind = ("shared", "batchnorm") if kind == "shared norms" else ("layers", kind)
     net, model = fed.elastic(kind, norms=norms)
-    held = random_units(model, ceiling, seed)
-    piece = ClientModel(
-        model, held, FIFTHS, take_tensors(model, slice_index(model, held, FIFTHS.widths))
+    units = random_units(model, ceiling, seed)
+    client = ClientModel(
+        model, units, FIFTHS, take_tensors(model, slice_index(model, units, FIFTHS.widths))
     ).eval()
     inputs = fed.tiny_data(kind, [3]).inputs[:3]
     for width in FIFTHS.widths:
         kept = {
             f.name: torch.tensor(
-                [u for u in held[f.name].tolist() if u < -(-width * f.num_units // 1)]
+                [u for u in units[f.name].tolist() if u < -(-width * f.num_units // 1)]
             )
             for f in model.plan.families
         }
         mask = {name: m.double() for name, m in fed.unit_masks(net, model, kept).items()}
         expected = oracles.masked_output(net.eval(), oracles.all_tensors(net), mask, (inputs,))
-        assert oracles.close(piece.at(width)(inputs), expected)
+        assert oracles.close(client.at(width)(inputs), expected)
 
 
 @pytest.mark.parametrize("ceiling", ["2/5", "1"])
@@ -69,13 +69,13 @@ def test_a_slice_of_random_units_has_the_norm_layers_of_its_widths(ceiling: str)
             for k, t in fed.random_state(fed.snapshot(model), 3).items()
         }
     )
-    held, space = random_units(model, Width(ceiling), 4), FIFTHS.up_to("3/5")
-    piece = ClientModel(
-        model, held, space, take_tensors(model, slice_index(model, held, space.widths))
+    units, space = random_units(model, Width(ceiling), 4), FIFTHS.up_to("3/5")
+    client = ClientModel(
+        model, units, space, take_tensors(model, slice_index(model, units, space.widths))
     ).eval()
     inputs = fed.tiny_data("batchnorm", [3]).inputs[:3]
     for width in space.widths:
-        kept = units_below(model.plan, held, width)
+        kept = units_below(model.plan, units, width)
         mask = {name: m.double() for name, m in fed.unit_masks(net, model, kept).items()}
         weights = {}
         for name, value in oracles.all_tensors(net).items():
@@ -89,7 +89,7 @@ def test_a_slice_of_random_units_has_the_norm_layers_of_its_widths(ceiling: str)
             whole[tuple(slice(n) for n in stored.shape)] = stored.detach()
             weights[name] = whole
         expected = oracles.masked_output(net.eval(), weights, mask, (inputs,))
-        assert oracles.close(piece.at(width)(inputs), expected)
+        assert oracles.close(client.at(width)(inputs), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,16 +99,16 @@ def test_what_is_taken_is_the_held_elements_and_goes_back_to_its_place(
     kind: str, ceiling: Width, seed: int
 ) -> None:
     net, model = fed.elastic(kind)
-    held, widths = random_units(model, ceiling, seed), FIFTHS.up_to(ceiling).widths
-    where, mask = slice_index(model, held, widths), fed.holds(net, model, held, widths)
-    got = take_tensors(model, where)
+    units, widths = random_units(model, ceiling, seed), FIFTHS.up_to(ceiling).widths
+    index, mask = slice_index(model, units, widths), fed.holds(net, model, units, widths)
+    got = take_tensors(model, index)
     before = fed.snapshot(model)
     fed.assert_identical({k: t.detach() for k, t in got.items()}, fed.slice_of(before, mask))
     for key, value in got.items():
         marked = torch.zeros_like(before[key])
-        put_slice(marked, where[key], torch.ones_like(value, requires_grad=False).detach())
+        put_slice(marked, index[key], torch.ones_like(value, requires_grad=False).detach())
         assert torch.equal(marked.bool(), mask[key])
-        assert torch.equal(take_slice(marked, where[key]), torch.ones_like(value))
+        assert torch.equal(take_slice(marked, index[key]), torch.ones_like(value))
 
 
 @settings(max_examples=15, deadline=None)
@@ -118,21 +118,21 @@ def test_training_a_slice_of_random_units_moves_its_own_weights_only(
 ) -> None:
     """And by the gradient of the masked full model."""
     net, model = fed.elastic("dense")
-    held = random_units(model, Width(3, 5), seed)
-    where = slice_index(model, held, FIFTHS.widths)
-    piece = ClientModel(model, held, FIFTHS, take_tensors(model, where)).train()
+    units = random_units(model, Width(3, 5), seed)
+    index = slice_index(model, units, FIFTHS.widths)
+    client = ClientModel(model, units, FIFTHS, take_tensors(model, index)).train()
     data = fed.tiny_data("dense", [5])
     torch.nn.functional.cross_entropy(
-        piece.shared_submodel(width).net(data.inputs), data.targets
+        client.shared_submodel(width).net(data.inputs), data.targets
     ).backward()
     mask = {
         n: m.double()
-        for n, m in fed.unit_masks(net, model, units_below(model.plan, held, width)).items()
+        for n, m in fed.unit_masks(net, model, units_below(model.plan, units, width)).items()
     }
     weights = {n: p.detach().clone().requires_grad_() for n, p in net.named_parameters()}
     masked = {n: w * mask[n] for n, w in weights.items()}
     torch.nn.functional.cross_entropy(
         functional_call(net, masked, (data.inputs,)), data.targets
     ).backward()
-    for name, part in piece.shared_submodel(width).slices.items():
+    for name, part in client.shared_submodel(width).slices.items():
         assert oracles.close(part.tensor.grad, fed.cut_out(weights[name].grad, mask[name].bool()))

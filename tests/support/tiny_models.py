@@ -27,7 +27,8 @@ class Counting(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.head = nn.Linear(4, 10), nn.Linear(10, 3)
+        self.first = nn.Linear(4, 10)
+        self.head = nn.Linear(10, 3)
         self.register_buffer("scale", torch.ones(10))
         self.register_buffer("seen", torch.tensor(7))
 
@@ -58,16 +59,26 @@ def _made(kind: str, space: WidthSpace, norms: Any) -> tuple[nn.Module, ElasticM
     build, example = BUILDS[kind]
     net = oracles.randomise(build())
     inputs = example()
-    inputs = inputs.double() if inputs.is_floating_point() else inputs
+    if inputs.is_floating_point():
+        inputs = inputs.double()
     return net, fjord.elasticize(net, inputs, widths=space, norms=norms)
 
 
 def elastic(
-    kind: str, space: WidthSpace = FIFTHS, norms: Any = "layers"
+    kind: str,
+    space: WidthSpace = FIFTHS,
+    norms: Any = "layers",
 ) -> tuple[nn.Module, ElasticModel]:
-    """Return a plain net in double precision with awkward weights, and a fresh elastic model of it."""
+    """Return a plain net in double precision with awkward weights, and a fresh elastic model."""
     net, model = _made(kind, space, norms)
     return net, copy.deepcopy(model)
+
+
+def elastic_motif(name: str = "residual add", **options: Any) -> ElasticModel:
+    """Return an elastic model of one of the motifs, with awkward weights."""
+    motif = motifs.MOTIFS[name]
+    net = oracles.randomise(motif.build())
+    return fjord.elasticize(net, motif.inputs(), freeze=motif.freeze, **options)
 
 
 def tiny_data(kind: str, sizes: Iterable[int], seed: int = 0) -> PartitionedData:
@@ -83,5 +94,7 @@ def tiny_data(kind: str, sizes: Iterable[int], seed: int = 0) -> PartitionedData
         inputs = torch.randn(count, *shape, generator=generator, dtype=torch.float64)
         classes = {"cnn": 62, "batchnorm": 4}.get(kind, 3)
         targets = torch.randint(0, classes, (count,), generator=generator)
-    clients = torch.tensor([client for client, size in enumerate(sizes) for _ in range(size)])
-    return partition_tensors((inputs[:-6], targets[:-6]), clients, (inputs[-6:], targets[-6:]))
+    clients = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
+    train = (inputs[:-6], targets[:-6])
+    test = (inputs[-6:], targets[-6:])
+    return partition_tensors(train, clients, test)

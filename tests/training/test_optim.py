@@ -7,9 +7,11 @@ import oracles
 import pytest
 import torch
 from motifs import MOTIFS
+from tiny_models import elastic_motif
 from torch import Tensor, nn
 
 import fjord
+from fjord.elastic.indexing import put_slice
 from fjord.elastic.model import ElasticModel
 
 MAKERS = {
@@ -34,10 +36,7 @@ def squares(output: Tensor, target: Tensor) -> Tensor:
 
 
 def make(name: str) -> tuple[ElasticModel, tuple[Tensor, ...]]:
-    motif = MOTIFS[name]
-    return fjord.elasticize(
-        oracles.randomise(motif.build()), motif.inputs(), freeze=motif.freeze
-    ), motif.inputs()
+    return elastic_motif(name), MOTIFS[name].inputs()
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -51,13 +50,14 @@ def test_a_step_moves_only_the_submodel(name, maker):
         fjord.train_step(
             elastic, optimizer, fjord.ordered_dropout(squares), (x, x), (width, Fraction(1))
         )
-        held = {part.key: part.indices for part in elastic.shared_submodel(width).slices.values()}
+        slices = elastic.shared_submodel(width).slices.values()
+        stepped = {part.key: part.indices for part in slices}
         for key, value in elastic.state_dict().items():
             outside = torch.ones(value.shape, dtype=torch.bool)
-            if key in held:
-                fjord.elastic.indexing.put_slice(outside, held[key], torch.tensor(False))
+            if key in stepped:
+                put_slice(outside, stepped[key], torch.tensor(False))
             assert torch.equal(value[outside], before[key][outside]), key
-            if key in held and key in optimizer.params:
+            if key in stepped and key in optimizer.params:
                 assert not key.startswith("head.weight") or not torch.equal(value, before[key])
                 for state, full in snapshot(optimizer)[key].items():
                     assert torch.equal(full[outside], memory[key][state][outside]), (key, state)
@@ -66,10 +66,13 @@ def test_a_step_moves_only_the_submodel(name, maker):
 def snapshot(optimizer: fjord.SlicedOptimizer) -> dict[str, dict[str, Tensor]]:
     optimizer.model.sync_copies()
     states = {key: optimizer.full.state[p] for key, p in optimizer.params.items()}
-    return {
-        k: {n: v.clone() for n, v in s.items() if isinstance(v, Tensor) and v.dim()}
-        for k, s in states.items()
-    }
+    copies: dict[str, dict[str, Tensor]] = {}
+    for key, state in states.items():
+        copies[key] = {}
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.dim():
+                copies[key][name] = value.clone()
+    return copies
 
 
 @pytest.mark.parametrize("maker", ["sgd", "momentum, decay", "adam", "adamw", "rmsprop", "adagrad"])
@@ -77,10 +80,8 @@ def test_at_full_width_it_is_the_torch_optimizer(maker):
     motif = MOTIFS["lstm, two layers"]
     reference = oracles.randomise(motif.build())
     elastic, (x,) = make("lstm, two layers")
-    ours, theirs = (
-        fjord.SlicedOptimizer(elastic, MAKERS[maker]),
-        MAKERS[maker](reference.parameters()),
-    )
+    ours = fjord.SlicedOptimizer(elastic, MAKERS[maker])
+    theirs = MAKERS[maker](reference.parameters())
     for _ in range(4):
         fjord.train_step(
             elastic, ours, fjord.ordered_dropout(squares), (x, x), (Fraction(1), Fraction(1))
@@ -93,7 +94,7 @@ def test_at_full_width_it_is_the_torch_optimizer(maker):
 
 
 def test_momentum_is_full_size_and_sliced_like_the_weights():
-    """The rule written out for one weight matrix: buf[slice] = m * buf[slice] + grad, w[slice] -= lr * buf[slice]."""
+    """For one weight matrix: buf[slice] = m * buf[slice] + grad, w[slice] -= lr * buf[slice]."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 10, bias=False), nn.Linear(10, 3, bias=False)).double()
     x = torch.randn(8, 4, dtype=torch.float64)
@@ -121,7 +122,7 @@ def test_momentum_is_full_size_and_sliced_like_the_weights():
 @pytest.mark.parametrize("name", ["residual add", "lstm, two layers", "attention"])
 @pytest.mark.parametrize("ceiling", [Fraction(4, 5), Fraction(1)])
 def test_distillation_sums_both_gradients_where_submodels_overlap(name, ceiling):
-    """One SGD step with KD equals the step on the masked full model, whose loss runs both submodels."""
+    """One SGD step with KD is the step on the masked full model, whose loss runs both widths."""
     motif = MOTIFS[name]
     model = oracles.randomise(motif.build()).train()
     elastic = fjord.elasticize(model, motif.inputs(), norms="shared")

@@ -175,14 +175,14 @@ def restore_blueprint(
     if info.route == "factory":
         if options.factory is None:
             raise UserError(
-                f"{source}: submodels of {info.model} are built by a factory: give it to load()"
+                f"{source}: submodels of {info.model} are built by a factory: give it to load_model()"
             )
         return Blueprint(template, "factory", factory=options.factory)
     if info.route == "graph":
         if options.example_inputs is None:
             raise UserError(
                 f"{source}: submodels of {info.model} are built from its graph: "
-                "give load() the example_inputs"
+                "give load_model() the example_inputs"
             )
         trace = trace_any_batch(model, options.example_inputs, options.rules)
         return Blueprint(template, "graph", trace)
