@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from tiny_models import KINDS, few
 from torch.func import functional_call
 
-from fjord.core.width import Width
+from fjord.core.width import Width, WidthSpace
 from fjord.elastic.client_model import ClientModel, slice_index, take_tensors, units_below
 from fjord.elastic.indexing import put_slice, take_slice
+from fjord.elastic.model import ElasticModel
+from fjord.elastic.plan import UnitSelection
+
+
+def client_model(model: ElasticModel, units: UnitSelection, space: WidthSpace) -> ClientModel:
+    index = slice_index(model, units, space.widths)
+    return ClientModel(model, units, space, take_tensors(model, index))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -24,9 +31,7 @@ def test_an_ordered_slice_computes_at_each_width_what_the_model_does(
     _, model = fed.elastic(kind)
     space = FIFTHS.up_to(ceiling)
     units = model.plan.leading_units(ceiling)
-    client = ClientModel(
-        model, units, space, take_tensors(model, slice_index(model, units, space.widths))
-    ).eval()
+    client = client_model(model, units, space).eval()
     model.eval()
     inputs = fed.tiny_data(kind, [3]).inputs[:3]
     for width in space.widths:
@@ -44,17 +49,14 @@ def test_a_slice_of_random_units_equals_the_masked_model(
     norms, kind = ("shared", "batchnorm") if kind == "shared norms" else ("layers", kind)
     net, model = fed.elastic(kind, norms=norms)
     units = random_units(model, ceiling, seed)
-    client = ClientModel(
-        model, units, FIFTHS, take_tensors(model, slice_index(model, units, FIFTHS.widths))
-    ).eval()
+    client = client_model(model, units, FIFTHS).eval()
     inputs = fed.tiny_data(kind, [3]).inputs[:3]
     for width in FIFTHS.widths:
-        kept = {
-            f.name: torch.tensor(
-                [u for u in units[f.name].tolist() if u < -(-width * f.num_units // 1)]
-            )
-            for f in model.plan.families
-        }
+        kept = {}
+        for family in model.plan.families:
+            limit = oracles.first_units(width, family.num_units)
+            below = [unit for unit in units[family.name].tolist() if unit < limit]
+            kept[family.name] = torch.tensor(below)
         mask = {name: m.double() for name, m in fed.unit_masks(net, model, kept).items()}
         expected = oracles.masked_output(net.eval(), oracles.all_tensors(net), mask, (inputs,))
         assert oracles.close(client.at(width)(inputs), expected)
@@ -63,16 +65,14 @@ def test_a_slice_of_random_units_equals_the_masked_model(
 @pytest.mark.parametrize("ceiling", ["2/5", "1"])
 def test_a_slice_of_random_units_has_the_norm_layers_of_its_widths(ceiling: str) -> None:
     net, model = fed.elastic("batchnorm")
-    model.load_state_dict(
-        {
-            k: t.abs() + 0.5 if "var" in k else t
-            for k, t in fed.random_state(fed.snapshot(model), 3).items()
-        }
-    )
-    units, space = random_units(model, Width(ceiling), 4), FIFTHS.up_to("3/5")
-    client = ClientModel(
-        model, units, space, take_tensors(model, slice_index(model, units, space.widths))
-    ).eval()
+    state = fed.random_state(fed.snapshot(model), 3)
+    for key, tensor in state.items():
+        if "var" in key:
+            state[key] = tensor.abs() + 0.5
+    model.load_state_dict(state)
+    units = random_units(model, Width(ceiling), 4)
+    space = FIFTHS.up_to("3/5")
+    client = client_model(model, units, space).eval()
     inputs = fed.tiny_data("batchnorm", [3]).inputs[:3]
     for width in space.widths:
         kept = units_below(model.plan, units, width)
@@ -83,9 +83,8 @@ def test_a_slice_of_random_units_has_the_norm_layers_of_its_widths(ceiling: str)
             if stored is None:
                 weights[name] = model.tensors[name].detach()
                 continue
-            whole = torch.ones_like(
-                value
-            )  # the stored layer has the first units only: the rest is masked anyway
+            # The stored layer has the first units only: the rest is masked anyway.
+            whole = torch.ones_like(value)
             whole[tuple(slice(n) for n in stored.shape)] = stored.detach()
             weights[name] = whole
         expected = oracles.masked_output(net.eval(), weights, mask, (inputs,))
@@ -99,8 +98,10 @@ def test_what_is_taken_is_the_held_elements_and_goes_back_to_its_place(
     kind: str, ceiling: Width, seed: int
 ) -> None:
     net, model = fed.elastic(kind)
-    units, widths = random_units(model, ceiling, seed), FIFTHS.up_to(ceiling).widths
-    index, mask = slice_index(model, units, widths), fed.holds(net, model, units, widths)
+    units = random_units(model, ceiling, seed)
+    widths = FIFTHS.up_to(ceiling).widths
+    index = slice_index(model, units, widths)
+    mask = fed.holds(net, model, units, widths)
     got = take_tensors(model, index)
     before = fed.snapshot(model)
     fed.assert_identical({k: t.detach() for k, t in got.items()}, fed.slice_of(before, mask))
