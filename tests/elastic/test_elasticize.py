@@ -26,7 +26,9 @@ class Fused(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.e, self.qkv, self.o = nn.Linear(5, 20), nn.Linear(20, 60), nn.Linear(20, 3)
+        self.e = nn.Linear(5, 20)
+        self.qkv = nn.Linear(20, 60)
+        self.o = nn.Linear(20, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         b, t, _ = x.shape
@@ -39,7 +41,9 @@ class Flat(nn.Module):
 
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
-        self.c, self.n, self.f = nn.Conv2d(3, 10, 3, padding=1), norm, nn.Linear(160, 4)
+        self.c = nn.Conv2d(3, 10, 3, padding=1)
+        self.n = norm
+        self.f = nn.Linear(160, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.f(F.adaptive_avg_pool2d(F.relu(self.n(self.c(x))), 4).view(-1, 160))
@@ -54,12 +58,10 @@ def test_a_head_used_in_training_alone_keeps_its_classes():
     class Auxiliary(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b, self.aux, self.unused = (
-                nn.Linear(5, 20),
-                nn.Linear(20, 3),
-                nn.Linear(20, 3),
-                nn.Conv2d(4, 6, 3),
-            )
+            self.a = nn.Linear(5, 20)
+            self.b = nn.Linear(20, 3)
+            self.aux = nn.Linear(20, 3)
+            self.unused = nn.Conv2d(4, 6, 3)
 
         def forward(self, x: Tensor) -> tuple[Tensor, ...]:
             h = F.relu(self.a(x))
@@ -92,7 +94,9 @@ def test_a_detached_branch_stays_detached_in_a_graph_cut():
     class Detached(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b, self.f = nn.Linear(5, 20), nn.Linear(20, 10), nn.Linear(10, 3)
+            self.a = nn.Linear(5, 20)
+            self.b = nn.Linear(20, 10)
+            self.f = nn.Linear(10, 3)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.f(torch.sigmoid(self.b(self.a(x).view(-1, 20).detach())))
@@ -160,7 +164,8 @@ def test_any_change_to_a_shared_submodel_is_kept():
     for _, parameter in elastic.named_parameters():
         parameter.data.fill_(3)
     assert torch.equal(elastic.at("2/5").rnn.weight_hh_l0, elastic.cut("2/5").rnn.weight_hh_l0)
-    one, two = elastic.at("1/5"), elastic.at("4/5")
+    one = elastic.at("1/5")
+    two = elastic.at("4/5")
     with torch.no_grad():
         one.rnn.weight_hh_l0.add_(1)
         two.rnn.weight_hh_l0.add_(1)
@@ -171,7 +176,8 @@ def test_any_change_to_a_shared_submodel_is_kept():
 def test_a_copy_and_a_view_changed_at_once_are_an_error_too():
     elastic = fjord.elasticize(MOTIFS["gru"].build(), MOTIFS["gru"].inputs())
     saved = {key: value.clone() for key, value in elastic.state_dict().items()}
-    narrow, whole = elastic.at("2/5"), elastic.at("1")
+    narrow = elastic.at("2/5")
+    whole = elastic.at("1")
     with torch.no_grad():
         narrow.rnn.weight_hh_l0.add_(1)
         whole.rnn.weight_hh_l0.add_(1)
@@ -215,7 +221,9 @@ def test_an_integer_that_merely_equals_a_width_is_left_alone():
     class Limited(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.max_len, self.a, self.b = 16, nn.Linear(4, 16), nn.Linear(16, 3)
+            self.max_len = 16
+            self.a = nn.Linear(4, 16)
+            self.b = nn.Linear(16, 3)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.b(F.relu(self.a(x[:, : self.max_len])))
@@ -231,14 +239,18 @@ def test_attention_over_the_first_axis_is_proved_on_all_rows():
     class TimeFirst(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.q, self.k, self.v = nn.Linear(5, 24), nn.Linear(5, 24), nn.Linear(5, 3)
+            self.q = nn.Linear(5, 24)
+            self.k = nn.Linear(5, 24)
+            self.v = nn.Linear(5, 3)
 
         def forward(self, x: Tensor) -> Tensor:
             q = self.q(x)
             return (q @ self.k(x).T / math.sqrt(q.shape[-1])).softmax(-1) @ self.v(x)
 
-    model, x = TimeFirst().eval(), 3 * randn(7, 5)
-    net, k = fjord.elasticize(model, x).cut("2/5"), 10
+    model = TimeFirst().eval()
+    x = 3 * randn(7, 5)
+    net = fjord.elasticize(model, x).cut("2/5")
+    k = 10
     scores = (x @ model.q.weight[:k].T + model.q.bias[:k]) @ (
         x @ model.k.weight[:k].T + model.k.bias[:k]
     ).T
@@ -267,7 +279,8 @@ def test_bytes_turned_into_floats_in_forward_are_followed():
     class FromBytes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b = nn.Linear(5, 20), nn.Linear(20, 3)
+            self.a = nn.Linear(5, 20)
+            self.b = nn.Linear(20, 3)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.b(F.relu(self.a(x.float() / 255)))
@@ -277,11 +290,12 @@ def test_bytes_turned_into_floats_in_forward_are_followed():
 
 
 def test_modes_that_differ_in_a_number_alone_are_told_apart():
-    class Doubling(Fused):
+    class ModeDependent(Fused):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) * (2.0 if self.training else 1.0)
 
-    model, x = Doubling(), randn(2, 4, 5)
+    model = ModeDependent()
+    x = randn(2, 4, 5)
     elastic = fjord.elasticize(model, x)
     assert elastic.blueprint.route == "graph"
     for mode in (True, False):
@@ -313,7 +327,8 @@ def test_rows_of_a_table_are_no_units():
     class Positions(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.e, self.o = nn.Linear(4, 20), nn.Linear(20, 3)
+            self.e = nn.Linear(4, 20)
+            self.o = nn.Linear(20, 3)
             self.register_buffer("table", randn(1, 50, 20))
 
         def forward(self, x: Tensor) -> Tensor:
@@ -328,7 +343,9 @@ def test_what_a_module_cached_does_not_matter():
     class Caching(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.a, self.b, self.last = nn.Linear(6, 20), nn.Linear(20, 3), None
+            self.a = nn.Linear(6, 20)
+            self.b = nn.Linear(20, 3)
+            self.last = None
 
         def forward(self, x: Tensor) -> Tensor:
             self.last = self.a(x)
@@ -352,7 +369,8 @@ def test_a_projection_too_small_for_its_lstm_is_refused_in_words():
     class Projected(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.l, self.o = nn.LSTM(7, 10, proj_size=6, batch_first=True), nn.Linear(6, 3)
+            self.l = nn.LSTM(7, 10, proj_size=6, batch_first=True)
+            self.o = nn.Linear(6, 3)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.o(self.l(x)[0])
@@ -398,7 +416,8 @@ def test_a_constant_of_the_graph_survives():
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) * torch.tensor([1.0, 2.0, 3.0])
 
-    model, x = Constant().eval(), randn(2, 4, 5)
+    model = Constant().eval()
+    x = randn(2, 4, 5)
     elastic = fjord.elasticize(model, x)
     assert elastic.blueprint.route == "graph"
     assert torch.allclose(elastic.cut(1)(x), model(x), atol=1e-6)
@@ -417,7 +436,8 @@ def test_an_lstm_cut_to_one_unit_a_gate_trains(hidden):
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.lstm, self.head = nn.LSTM(4, hidden, batch_first=True), nn.Linear(hidden, 2)
+            self.lstm = nn.LSTM(4, hidden, batch_first=True)
+            self.head = nn.Linear(hidden, 2)
 
         def forward(self, x):
             return self.head(self.lstm(x)[0])

@@ -1,4 +1,4 @@
-"""What cannot be made elastic is refused with one error that names the place; bad input likewise."""
+"""A model that cannot be made elastic raises one error that names the place; so does bad input."""
 
 import pytest
 import torch
@@ -11,7 +11,8 @@ import fjord
 class DataDependent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.head = nn.Linear(6, 10), nn.Linear(10, 3)
+        self.first = nn.Linear(6, 10)
+        self.head = nn.Linear(10, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.first(x)
@@ -23,7 +24,8 @@ class FixedTable(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.head = nn.Linear(6, 10), nn.Linear(10, 3)
+        self.first = nn.Linear(6, 10)
+        self.head = nn.Linear(10, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.first(x) * torch.arange(10.0))
@@ -32,7 +34,8 @@ class FixedTable(nn.Module):
 class Sorted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.head = nn.Linear(6, 10), nn.Linear(10, 3)
+        self.first = nn.Linear(6, 10)
+        self.head = nn.Linear(10, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.first(x).sort(-1).values)
@@ -65,12 +68,13 @@ def test_positions_that_become_data_are_refused():
         fjord.elasticize(Sorted(), torch.randn(2, 6))
 
 
-class Doubling(nn.Module):
+class CustomOperation(nn.Module):
     """Uses an operation the library has no rule for."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.head = nn.Linear(6, 10), nn.Linear(10, 3)
+        self.first = nn.Linear(6, 10)
+        self.head = nn.Linear(10, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.ops.fjord_tests.double(self.first(x)))
@@ -91,9 +95,11 @@ def test_an_operation_without_a_rule_is_frozen_until_it_is_given_one():
         fjord.ElasticityError,
         match=r"there is no rule for fjord_tests.double.default in the model itself",
     ):
-        fjord.elasticize(Doubling(), torch.randn(2, 6))
+        fjord.elasticize(CustomOperation(), torch.randn(2, 6))
     elastic = fjord.elasticize(
-        Doubling(), torch.randn(2, 6), rules={torch.ops.fjord_tests.double: lambda call: call.first}
+        CustomOperation(),
+        torch.randn(2, 6),
+        rules={torch.ops.fjord_tests.double: lambda call: call.first},
     )
     assert elastic.cut("2/5").first.out_features == 4
 

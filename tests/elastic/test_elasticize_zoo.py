@@ -1,4 +1,7 @@
-"""A sample of models no one here wrote, with small images and few blocks; `make zoo` runs the whole list as it is."""
+"""A sample of models from timm and torchvision, with small images and few blocks.
+
+`make zoo` runs the whole list at full size.
+"""
 
 import importlib.util
 from typing import Any, NamedTuple
@@ -15,7 +18,7 @@ if not (importlib.util.find_spec("timm") and importlib.util.find_spec("torchvisi
 
 
 class Sample(NamedTuple):
-    """How a model is made smaller: its images, options of its own, and how many blocks of a stage are kept."""
+    """How a model is made smaller: its images, its own options, and the blocks kept of a stage."""
 
     size: int = 64
     options: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Small models, one for each kind of structure a plan must understand, with the families it must find."""
+"""Small models, one for each kind of structure a plan must handle, with the expected families."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,26 +20,26 @@ class Motif:
     freeze: tuple[str, ...] = ()
 
 
+def random_tensor(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+
 def images(channels: int = 3, size: int = 8) -> tuple[Tensor, ...]:
-    return (
-        torch.randn(
-            3, channels, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
-        ),
-    )
+    return (random_tensor(3, channels, size, size),)
 
 
 def vectors(size: int = 6) -> tuple[Tensor, ...]:
-    return (torch.randn(3, size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)),)
+    return (random_tensor(3, size),)
 
 
 def sequences(size: int = 6) -> tuple[Tensor, ...]:
-    return (
-        torch.randn(3, 5, size, dtype=torch.float64, generator=torch.Generator().manual_seed(1)),
-    )
+    return (random_tensor(3, 5, size),)
 
 
 def tokens(vocabulary: int = 12) -> tuple[Tensor, ...]:
-    return (torch.randint(0, vocabulary, (3, 5), generator=torch.Generator().manual_seed(1)),)
+    generator = torch.Generator().manual_seed(1)
+    return (torch.randint(0, vocabulary, (3, 5), generator=generator),)
 
 
 class Residual(nn.Module):
@@ -86,7 +86,8 @@ class Depthwise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu6(self.depthwise(self.expand(x)))
-        gate = torch.sigmoid(self.excite(F.relu(self.squeeze(x.mean((2, 3))))))
+        squeezed = F.relu(self.squeeze(x.mean((2, 3))))
+        gate = torch.sigmoid(self.excite(squeezed))
         return self.head((x * gate[:, :, None, None]).mean((2, 3)))
 
 
@@ -100,7 +101,9 @@ class Grouped(nn.Module):
         self.head = nn.Linear(20, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.whole(self.grouped(F.relu(self.norm(self.stem(x))))).mean((2, 3)))
+        x = F.relu(self.norm(self.stem(x)))
+        x = self.whole(self.grouped(x))
+        return self.head(x.mean((2, 3)))
 
 
 class Recurrent(nn.Module):
@@ -108,8 +111,9 @@ class Recurrent(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(12, 10)
         self.rnn = kind(10, 15, batch_first=True, **options)
-        outputs = (options.get("proj_size") or 15) * (2 if options.get("bidirectional") else 1)
-        self.head = nn.Linear(outputs, 12)
+        directions = 2 if options.get("bidirectional") else 1
+        outputs = options.get("proj_size") or 15
+        self.head = nn.Linear(outputs * directions, 12)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.rnn(self.embedding(x))[0])
@@ -158,11 +162,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.embed(x)
-        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x], 1) + self.positions
+        token = self.token.expand(x.shape[0], -1, -1)
+        x = torch.cat([token, x], 1) + self.positions
         b, n, _ = x.shape
-        q, k, v = (
-            self.qkv(self.norm(x)).view(b, n, 3, -1, self.inside).permute(2, 0, 3, 1, 4).unbind(0)
-        )
+        qkv = self.qkv(self.norm(x)).view(b, n, 3, -1, self.inside)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         return self.head((x + self.project(y))[:, 0])
 
@@ -197,7 +201,8 @@ class UNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         a = F.relu(self.down1(x))
         b = F.relu(self.down2(a))
-        return self.out(F.relu(self.up2(torch.cat([F.relu(self.up1(b)), a], 1))))
+        joined = torch.cat([F.relu(self.up1(b)), a], 1)
+        return self.out(F.relu(self.up2(joined)))
 
 
 class HardCoded(nn.Module):
@@ -229,10 +234,14 @@ class RMS(nn.Module):
 class Reused(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.shared, self.head = nn.Linear(6, 10), nn.Linear(10, 10), nn.Linear(10, 3)
+        self.first = nn.Linear(6, 10)
+        self.shared = nn.Linear(10, 10)
+        self.head = nn.Linear(10, 3)
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        y = F.relu(self.shared(F.relu(self.shared(F.relu(self.first(x))))))
+        y = F.relu(self.first(x))
+        y = F.relu(self.shared(y))
+        y = F.relu(self.shared(y))
         return {"scores": self.head(y)}
 
 
@@ -241,11 +250,9 @@ class PaddedShortcut(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.conv, self.head = (
-            nn.Conv2d(3, 10, 3, padding=1),
-            nn.Conv2d(10, 20, 3, 2, 1),
-            nn.Linear(20, 4),
-        )
+        self.stem = nn.Conv2d(3, 10, 3, padding=1)
+        self.conv = nn.Conv2d(10, 20, 3, 2, 1)
+        self.head = nn.Linear(20, 4)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.stem(x))
@@ -258,7 +265,8 @@ class Stepped(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.head = nn.Linear(6, 20), nn.Linear(10, 3)
+        self.first = nn.Linear(6, 20)
+        self.head = nn.Linear(10, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.first(x))
@@ -269,7 +277,8 @@ def channels_last() -> nn.Module:
     class Flatten(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.head = nn.Conv2d(3, 10, 3), nn.Linear(10 * 36, 4)
+            self.conv = nn.Conv2d(3, 10, 3)
+            self.head = nn.Linear(10 * 36, 4)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.head(F.relu(self.conv(x)).permute(0, 2, 3, 1).flatten(1))

@@ -10,19 +10,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils import _pytree as pytree
 
 from fjord.elastic.plan import UnitSelection, WidthPlan
 
 
 def all_tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
+    tensors.update(model.named_buffers())
+    return tensors
 
 
 def masks(model: nn.Module, plan: WidthPlan, kept: UnitSelection) -> dict[str, Tensor]:
-    """1 where a weight belongs to the submodel, 0 elsewhere: straight from the definition of a family."""
-    result = {
-        name: torch.ones(t.shape, dtype=torch.float64) for name, t in all_tensors(model).items()
-    }
+    """Return 1 where a weight belongs to the submodel, else 0: the definition of a family."""
+    result = {}
+    for name, tensor in all_tensors(model).items():
+        result[name] = torch.ones(tensor.shape, dtype=torch.float64)
     for family in plan.families:
         for unit in range(family.num_units):
             if unit not in kept[family.name].tolist():
@@ -44,9 +47,8 @@ def _layer_norm(
     x: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
     keep = (weight != 0).to(x.dtype)
-    return (
-        _normalise(x, keep, tuple(range(x.dim() - len(shape), x.dim())), eps) * weight + bias * keep
-    )
+    dims = tuple(range(x.dim() - len(shape), x.dim()))
+    return _normalise(x, keep, dims, eps) * weight + bias * keep
 
 
 def _rms_norm(x: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
@@ -60,10 +62,12 @@ def _group_norm(
     x: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
     keep = (weight != 0).to(x.dtype)
-    split = (x.shape[0], groups, -1, *x.shape[2:])
-    kept = keep.reshape(1, groups, -1, *[1] * (x.dim() - 2))
-    normal = _normalise(x.reshape(split), kept, tuple(range(2, x.dim() + 1)), eps).reshape(x.shape)
-    column = (1, -1, *[1] * (x.dim() - 2))
+    image = [1] * (x.dim() - 2)
+    split = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+    kept = keep.reshape(1, groups, -1, *image)
+    dims = tuple(range(2, x.dim() + 1))
+    normal = _normalise(split, kept, dims, eps).reshape(x.shape)
+    column = (1, -1, *image)
     return normal * weight.reshape(column) + bias.reshape(column) * keep.reshape(column)
 
 
@@ -87,7 +91,9 @@ def masked_output(
     model: nn.Module, weights: dict[str, Tensor], mask: dict[str, Tensor], inputs: tuple[Any, ...]
 ) -> Any:
     """Run the full model with every dropped unit masked."""
-    state = {name: w * mask[name] if w.is_floating_point() else w for name, w in weights.items()}
+    state = {}
+    for name, weight in weights.items():
+        state[name] = weight * mask[name] if weight.is_floating_point() else weight
     with norms_count_kept():
         return functional_call(model, state, inputs)
 
@@ -115,10 +121,13 @@ def first_units(width: Fraction, units: int) -> int:
 
 
 def close(a: Any, b: Any, tolerance: float = 1e-10) -> bool:
-    leaves_a, leaves_b = (torch.utils._pytree.tree_leaves(v) for v in (a, b))
-    pairs = [(x.detach(), y.detach()) for x, y in zip(leaves_a, leaves_b, strict=True)]
-    return all(
-        x.shape == y.shape
-        and float((x - y).abs().max()) <= tolerance * max(1, float(y.abs().max()))
-        for x, y in pairs
-    )
+    leaves_a = pytree.tree_leaves(a)
+    leaves_b = pytree.tree_leaves(b)
+    for x, y in zip(leaves_a, leaves_b, strict=True):
+        if x.shape != y.shape:
+            return False
+        difference = float((x.detach() - y.detach()).abs().max())
+        scale = max(1, float(y.detach().abs().max()))
+        if not difference <= tolerance * scale:
+            return False
+    return True

@@ -57,9 +57,11 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, open_batch: bool)
 
 def _open_first_axis(value: Any) -> Any:
     """Let torch choose the size of the first axis, unless it is 1: torch treats 1 as fixed."""
-    if isinstance(value, Tensor) and value.dim() > 0 and value.shape[0] > 1:
-        return {0: torch.export.Dim.AUTO}
-    return None
+    if not isinstance(value, Tensor) or value.dim() == 0:
+        return None
+    if value.shape[0] <= 1:
+        return None
+    return {0: torch.export.Dim.AUTO}
 
 
 def _stops_gradients(program: ExportedProgram) -> bool:
@@ -99,9 +101,11 @@ def _describe_input(value: Any) -> str:
 
 
 def _export_failure(model: nn.Module, error: Exception) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    reason = " ".join(lines[:3])[:600]
+    name = type(model).__name__
+    kind = type(error).__name__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    reason = " ".join(lines[:3]).strip()[:600]
     return (
-        f"{type(model).__name__} cannot be traced: torch.export raised {type(error).__name__}: "
+        f"{name} cannot be traced: torch.export raised {kind}: "
         f"{reason}. A forward whose control flow depends on the data has no graph. {ADVICE}"
     )

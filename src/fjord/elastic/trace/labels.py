@@ -141,6 +141,10 @@ class UnitLabels:
         """Return the labels of the same kind of value with another layout."""
         return UnitLabels(tuple(shape), list(channels), self.blank, self.table)
 
+    def channels_along(self, dim: int) -> list[Tensor]:
+        """Return the channels that vary along a dimension, perhaps along others too."""
+        return [channel for channel in self.channels if dim in varying_axes(channel)]
+
     def without_axis(self, dim: int) -> "UnitLabels":
         """Return the labels that do not depend on `dim`, with that dimension narrowed to 1."""
         channels = [channel for channel in self.channels if dim not in varying_axes(channel)]

@@ -93,13 +93,13 @@ class LabelPropagation:
         value = node.meta.get("val")
         several = isinstance(value, list | tuple)
         outputs: Sequence[Any] = value if several else [value]  # type: ignore[assignment]
-        is_operation = isinstance(node.target, OpOverload)
-        if not is_operation or not any(isinstance(out, Tensor) for out in outputs):
+        has_tensors = any(isinstance(output, Tensor) for output in outputs)
+        if not has_tensors or not isinstance(node.target, OpOverload):
             return _unlabelled(value)
         for leaf in pytree.tree_leaves((args, kwargs)):
             if isinstance(leaf, UnitLabels):
                 self.units.refresh(leaf)
-        shapes = [_output_shape(out) for out in outputs]
+        shapes = [_output_shape(output) for output in outputs]
         call = OperatorCall(self.units, node, args, kwargs, shapes, several, self.constants)
         self._compute_constant(node)
         result = self._apply_rule(call)

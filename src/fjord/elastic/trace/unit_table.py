@@ -31,7 +31,8 @@ class UnitTable:
         channels = []
         for dim, size in enumerate(shape):
             if size > 1:
-                channels.append(labels_along(self.new_ids(size), dim, len(shape)))
+                ids = self.new_ids(size)
+                channels.append(labels_along(ids, dim, len(shape)))
         return UnitLabels(tuple(shape), channels, blank, table)
 
     def current_units(self, channel: Tensor) -> Tensor:
@@ -78,8 +79,10 @@ class UnitTable:
             low, high = sorted((find_root(x), find_root(y)))
             if low != high:
                 parent[high] = low
+        joined = list(parent)
+        roots = [find_root(unit) for unit in joined]
         moved = torch.arange(len(self.root))
-        moved[torch.tensor(list(parent))] = torch.tensor([find_root(unit) for unit in parent])
+        moved[torch.tensor(joined)] = torch.tensor(roots)
         self.root = moved[self.root]
 
     def freeze(self, channel: Tensor, reason: str) -> None:

@@ -105,6 +105,10 @@ class OperatorCall:
                 results.append(UnitLabels(shape, blank=True))
         return results
 
+    def freeze_ids(self, ids: Tensor, reason: str) -> None:
+        """Keep some units whole; the reason is completed by the place of this operation."""
+        self.units.freeze(ids, f"{reason} ({self.where})")
+
     def freeze_all(self, reason: str) -> RuleResult:
         """Keep whole all units that pass through the operation."""
         for labels in self.labels:
@@ -140,8 +144,7 @@ class OperatorCall:
                 merged[position] = (other if table else channel, False)
                 return
             self.units.equate(other, channel)
-            other, channel = torch.broadcast_tensors(other, channel)
-            united = torch.where(other != NO_ID, other, channel)
+            united = _first_known(other, channel)
             merged[position] = (united, table and other_table)
             return
         merged.append((channel, table))
@@ -151,7 +154,7 @@ class OperatorCall:
         small, large = (channel, other) if table else (other, channel)
         if not varying_axes(small) < varying_axes(large):
             return False
-        self.units.freeze(small, f"a constant table is shared by all blocks ({self.where})")
+        self.freeze_ids(small, "a constant table is shared by all blocks")
         self.units.fuse(large, varying_axes(small))
         return True
 
@@ -159,27 +162,27 @@ class OperatorCall:
         """Keep whole what meets the unlabelled axes of a value: its data tells positions apart."""
         added = rank - value.rank
         sizes = pad_shape(value.shape, rank)
-        labelled = {dim + added for dim in value.labelled_axes()}
+        unlabelled = {dim for dim, size in enumerate(sizes) if size > 1}
+        for dim in value.labelled_axes():
+            unlabelled.discard(dim + added)
         for channel in channels:
             axes = varying_axes(channel)
-            pinned = {dim for dim in axes if sizes[dim] > 1 and dim not in labelled}
+            pinned = axes & unlabelled
             if pinned == axes:
-                self.units.freeze(channel, f"meets data of fixed size ({self.where})")
+                self.freeze_ids(channel, "meets data of fixed size")
             else:
                 self.units.fuse(channel, pinned)
 
     def axis_ids(self, value: UnitLabels, dim: int) -> Tensor | None:
         """Return the ids along one dimension as a vector, or None where there are none."""
-        channels = [self.units.current_units(channel) for channel in value.channels]
+        current = value.like(value.shape, value.channels)
+        self.units.refresh(current)
         vectors = []
-        for channel in channels:
-            axes = varying_axes(channel)
-            if dim not in axes:
-                continue
-            if axes != {dim}:
-                self.units.freeze(channel, f"the width runs along two axes at once ({self.where})")
-            rows = channel.movedim(dim, -1).reshape(-1, value.shape[dim])
-            vectors.append(rows[0])
+        for channel in current.channels_along(dim):
+            if varying_axes(channel) != {dim}:
+                self.freeze_ids(channel, "the width runs along two axes at once")
+            ids_last = channel.movedim(dim, -1)
+            vectors.append(ids_last.reshape(-1, value.shape[dim])[0])
         for other in vectors[1:]:
             self.units.equate(vectors[0], other)
         return vectors[0] if vectors else None
@@ -194,11 +197,17 @@ class OperatorCall:
             return
         for ids in (a, b):
             if ids is not None and not blank:
-                self.units.freeze(ids, f"meets data of fixed size ({self.where})")
+                self.freeze_ids(ids, "meets data of fixed size")
 
     def expand_fully(self, value: UnitLabels, channel: Tensor) -> Tensor:
         """Expand a channel to the whole shape of its value."""
         return expand_labels(channel, value.shape, range(value.rank))
+
+
+def _first_known(a: Tensor, b: Tensor) -> Tensor:
+    """Return the ids of `a`, and those of `b` where `a` has none."""
+    a, b = torch.broadcast_tensors(a, b)
+    return torch.where(a != NO_ID, a, b)
 
 
 def traced_shape(value: Tensor) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """Contractions: the contracted ids are equated, the others are passed on."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -24,16 +26,18 @@ def contract_axes(
     """
     a_dim = a.rank - 1
     b_dim = b.rank - 2
-    a_channels = [channel for channel in a.channels if a_dim in varying_axes(channel)]
-    b_channels = [channel for channel in b.channels if b_dim in varying_axes(channel)]
-    for x in a_channels:
-        for y in b_channels:
+    a_channels = a.channels_along(a_dim)
+    b_channels = b.channels_along(b_dim)
+    for a_channel in a_channels:
+        for b_channel in b_channels:
             # (.., n, 1, k) against (.., 1, m, k): every n and m meet over the same k
-            call.units.equate(x.unsqueeze(-2), y.transpose(-1, -2).unsqueeze(-3))
+            rows = a_channel.unsqueeze(-2)
+            columns = b_channel.transpose(-1, -2).unsqueeze(-3)
+            call.units.equate(rows, columns)
     unlabelled_is_blank = b.blank if a_channels else a.blank
     if not (a_channels and b_channels) and not unlabelled_is_blank:
         for channel in a_channels + b_channels:
-            call.units.freeze(channel, f"meets data of fixed size ({call.where})")
+            call.freeze_ids(channel, "meets data of fixed size")
     return _drop_axis(call, a, a_dim), _drop_axis(call, b, b_dim)
 
 
@@ -111,14 +115,17 @@ def convolution(call: OperatorCall) -> RuleResult:
     product = UnitLabels(call.shape)
     if out_ids is not None:
         product.channels.append(labels_along(out_ids, 1, rank))
-    bias_labels = [as_image_channel(bias, rank) for bias in biases]
-    return call.pointwise([product, *bias_labels], call.shape)
+    return call.pointwise([product, *as_image_channels(biases, rank)], call.shape)
 
 
-def as_image_channel(vector: UnitLabels, rank: int) -> UnitLabels:
-    """Lay a vector along axis 1 of a value with the given rank."""
-    shape = (vector.shape[0],) + (1,) * (rank - 2)
-    return vector.like(shape, [channel.reshape(shape) for channel in vector.channels])
+def as_image_channels(vectors: Iterable[UnitLabels], rank: int) -> list[UnitLabels]:
+    """Lay vectors along axis 1 of a value with the given rank."""
+    result = []
+    for vector in vectors:
+        shape = vector.shape + (1,) * (rank - 2)
+        channels = [channel.reshape(shape) for channel in vector.channels]
+        result.append(vector.like(shape, channels))
+    return result
 
 
 def _is_transposed(call: OperatorCall) -> bool:
@@ -127,7 +134,11 @@ def _is_transposed(call: OperatorCall) -> bool:
 
 def _dense_convolution(call: OperatorCall, x: UnitLabels, weight: UnitLabels) -> Tensor | None:
     """Tie the input channels; return the ids of the output channels."""
-    out_dim, in_dim = (1, 0) if _is_transposed(call) else (0, 1)
+    out_dim = 0
+    in_dim = 1
+    if _is_transposed(call):
+        out_dim = 1
+        in_dim = 0
     if weight.shape[in_dim] > 1:
         x_ids = call.axis_ids(x, 1)
         weight_ids = call.axis_ids(weight, in_dim)
@@ -144,7 +155,7 @@ def _grouped_convolution(
         return None
     inner_ids = call.axis_ids(weight, 1)
     if inner_ids is not None:
-        call.units.freeze(inner_ids, f"channels inside a group ({call.where})")
+        call.freeze_ids(inner_ids, "channels inside a group")
     x_ids = call.axis_ids(x, 1)
     out_ids = call.axis_ids(weight, 0)
     x_groups = _fuse_groups(call, x_ids, groups)
@@ -173,7 +184,7 @@ def attention(call: OperatorCall) -> RuleResult:
     for value in (q, k):
         for channel in value.channels:
             if varying_axes(channel) == {value.rank - 1}:
-                call.units.freeze(channel, f"the width inside a head sets the scale ({call.where})")
+                call.freeze_ids(channel, "the width inside a head sets the scale")
     scores_shape = (*call.shape[:-1], k.shape[-2])
     product = matrix_product(call, q, _transpose_last(k), scores_shape)
     scores = call.pointwise([product, *mask], scores_shape)
@@ -186,7 +197,7 @@ def freeze_along(call: OperatorCall, value: UnitLabels, dim: int, reason: str) -
     for channel in value.channels:
         axes = varying_axes(channel)
         if axes == {dim}:
-            call.units.freeze(channel, f"{reason} ({call.where})")
+            call.freeze_ids(channel, reason)
         elif dim in axes:
             call.units.fuse(channel, [dim])
     call.units.refresh(value)

@@ -26,9 +26,8 @@ def embedding(call: OperatorCall) -> RuleResult:
         if varying_axes(channel) == {1}:
             column_channels.append(channel)
     columns = call.axis_ids(UnitLabels(weight.shape, column_channels), 1)
-    for channel in weight.channels:
-        if 0 in varying_axes(channel):
-            call.units.freeze(channel, f"embedding rows are chosen by data ({call.where})")
+    for channel in weight.channels_along(0):
+        call.freeze_ids(channel, "embedding rows are chosen by data")
     result = UnitLabels(call.shape)
     if columns is not None:
         rank = len(call.shape)
@@ -46,7 +45,7 @@ def look_up(call: OperatorCall) -> RuleResult:
     channels = []
     for channel in x.channels:
         if varying_axes(channel) & unknown:
-            call.units.freeze(channel, f"indexed by data ({call.where})")
+            call.freeze_ids(channel, "indexed by data")
         else:
             indices = [_index_values(call, node) for node in nodes]
             ids = A.index(expand_labels(channel, x.shape, indexed), indices)

@@ -27,14 +27,18 @@ A = torch.ops.aten
 def reshape(call: OperatorCall) -> RuleResult:
     """Reshape the ids."""
     x = call.first
-    channels = [reshape_labels(channel, x.shape, call.shape) for channel in x.channels]
+    channels = []
+    for channel in x.channels:
+        channels.append(reshape_labels(channel, x.shape, call.shape))
     return x.like(call.shape, channels)
 
 
 @rule(A.clone, A._to_copy, A.alias, A.detach, A.contiguous, A.lift_fresh_copy, A.copy, A.lift_fresh)
 def pass_through(call: OperatorCall) -> RuleResult:
     """Pass the ids on (`copy` writes its second argument over its first)."""
-    source = call.labels[-1] if call.operation is A.copy else call.first
+    source = call.first
+    if call.operation is A.copy:
+        source = call.labels[-1]
     return source.like(call.shape, source.channels)
 
 
@@ -118,22 +122,33 @@ def split_axis(call: OperatorCall) -> RuleResult:
     """Take parts; parts of a width are cut each on its own."""
     x = call.first
     dim = _split_dim(call) % x.rank
-    channels = [expand_labels(channel, x.shape, {dim}) for channel in x.channels]
-    parts = run_on_ids(call, x.like(x.shape, channels), compact=True)
-    takes_all = call.operation is A.slice and call.shape[dim] == x.shape[dim]
-    if not takes_all:
+    expanded = x.like(x.shape, [])
+    for channel in x.channels:
+        expanded.channels.append(expand_labels(channel, x.shape, {dim}))
+    parts = run_on_ids(call, expanded, compact=True)
+    if not _takes_all(call, dim):
         _mark_parts(call, x, dim, parts)
     return _one_or_all(call, parts)
 
 
 def _split_dim(call: OperatorCall) -> int:
-    position = 1 if call.operation in (A.slice, A.select, A.unbind) else 2
+    position = 2
+    if call.operation in (A.slice, A.select, A.unbind):
+        position = 1
     return int(call.argument(position, "dim", 0))
+
+
+def _takes_all(call: OperatorCall, dim: int) -> bool:
+    """Return whether a slice takes the whole axis, so that nothing is split."""
+    if call.operation is not A.slice:
+        return False
+    return call.shape[dim] == call.first.shape[dim]
 
 
 def _mark_parts(call: OperatorCall, x: UnitLabels, dim: int, parts: list[UnitLabels]) -> None:
     """Mark each part as a segment of its own, if a width is split."""
-    if not any(varying_axes(channel) == {dim} for channel in x.channels):
+    axes = [varying_axes(channel) for channel in x.channels]
+    if {dim} not in axes:
         return
     for index, part in enumerate(parts):
         for channel in part.channels:
@@ -151,9 +166,8 @@ def concatenate(call: OperatorCall) -> RuleResult:
     others = call.pointwise(narrowed, narrow_shape(call.shape, dim))
     joined = _join_channels(parts, dim)
     for index, part in enumerate(parts):
-        for channel in part.channels:
-            if dim in varying_axes(channel):
-                call.units.mark_segment(channel, call.node.name, index)
+        for channel in part.channels_along(dim):
+            call.units.mark_segment(channel, call.node.name, index)
     blank = all(part.blank for part in parts)
     table = all(part.table for part in parts)
     return UnitLabels(call.shape, others.channels + joined, blank, table)
@@ -164,7 +178,7 @@ def _join_channels(parts: list[UnitLabels], dim: int) -> list[Tensor]:
     channels_of_parts = []
     mixed = {dim}
     for part in parts:
-        channels = [channel for channel in part.channels if dim in varying_axes(channel)]
+        channels = part.channels_along(dim)
         channels_of_parts.append(channels)
         for channel in channels:
             mixed |= varying_axes(channel)
@@ -206,7 +220,7 @@ def _pad_channel(call: OperatorCall, channel: Tensor, dim: int, amounts: tuple[i
     if dim not in axes or amounts == (0, 0):
         return channel
     if axes != {dim} or min(amounts) < 0:
-        call.units.freeze(channel, f"padding along the width ({call.where})")
+        call.freeze_ids(channel, "padding along the width")
         return torch.full((1,) * rank, FROZEN)
     before = labels_along(call.units.new_ids(amounts[0]), dim, rank)
     after = labels_along(call.units.new_ids(amounts[1]), dim, rank)
@@ -222,7 +236,8 @@ def scatter_part(call: OperatorCall) -> RuleResult:
     x, source, *options = call.args
     options = [option for option in options if not isinstance(option, UnitLabels)]
     channels = []
-    for position in range(max(len(x.channels), len(source.channels))):
+    num_channels = max(len(x.channels), len(source.channels))
+    for position in range(num_channels):
         target = _full_channel(call, x, position, NO_ID)
         patch = _full_channel(call, source, position, _missing_id(source))
         ids = call.overload(target.clone(), patch, *options, **call.kwargs)
@@ -247,5 +262,6 @@ def read_strided(call: OperatorCall) -> RuleResult:
         strides = [int(stride) for stride in source.stride()]
         ids = torch.empty_strided(x.shape, strides, dtype=torch.long)
         ids.copy_(call.expand_fully(x, channel))
-        channels.append(collapse_labels(ids.as_strided(*call.args[1:])))
+        strided = ids.as_strided(*call.args[1:])
+        channels.append(collapse_labels(strided))
     return x.like(call.shape, channels)

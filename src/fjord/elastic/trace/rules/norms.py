@@ -5,7 +5,7 @@ from torch import Tensor
 
 from fjord.elastic.trace.labels import UnitLabels, varying_axes
 from fjord.elastic.trace.rules.call import OperatorCall, RuleResult, rule
-from fjord.elastic.trace.rules.contraction import as_image_channel
+from fjord.elastic.trace.rules.contraction import as_image_channels
 
 A = torch.ops.aten
 
@@ -21,7 +21,7 @@ A = torch.ops.aten
 def batch_norm(call: OperatorCall) -> RuleResult:
     """Normalise every channel on its own."""
     x, *vectors = call.labels
-    affine = [as_image_channel(vector, x.rank) for vector in vectors]
+    affine = as_image_channels(vectors, x.rank)
     out = call.pointwise([x, *affine], x.shape)
     if not call.several:
         return out
@@ -49,7 +49,7 @@ def group_norm(call: OperatorCall) -> RuleResult:
     x, *vectors = call.labels
     position = 6 if call.operation is A.native_group_norm else 1
     groups = int(call.args[position])
-    affine = [as_image_channel(vector, x.rank) for vector in vectors]
+    affine = as_image_channels(vectors, x.rank)
     out = call.pointwise([x, *affine], x.shape)
     ids = call.axis_ids(out, 1)
     if ids is not None and 1 < groups < x.shape[1]:
@@ -61,7 +61,8 @@ def group_norm(call: OperatorCall) -> RuleResult:
 def layer_norm(call: OperatorCall) -> RuleResult:
     """Normalise over the last axes; inside larger units (a norm per head) those axes stay whole."""
     x, *affine = call.labels
-    normalized = set(range(x.rank - len(call.args[1]), x.rank))
+    num_normalized = len(call.args[1])
+    normalized = set(range(x.rank - num_normalized, x.rank))
     for channel in x.channels:
         axes = varying_axes(channel)
         if axes & normalized and axes - normalized:
@@ -74,7 +75,7 @@ def layer_norm(call: OperatorCall) -> RuleResult:
 def _freeze_shared_norm(call: OperatorCall, affine: list[UnitLabels]) -> None:
     for weight in affine:
         for channel in weight.channels:
-            call.units.freeze(channel, f"a norm is shared by all blocks ({call.where})")
+            call.freeze_ids(channel, "a norm is shared by all blocks")
 
 
 @rule(A._weight_norm_interface)

@@ -66,7 +66,7 @@ def _keep_other_axes(call: OperatorCall, *, image_axes: int) -> RuleResult:
     channels = []
     for channel in x.channels:
         if varying_axes(channel) & image:
-            call.units.freeze(channel, f"{call.operation} runs along the width ({call.where})")
+            call.freeze_ids(channel, f"{call.operation} runs along the width")
         else:
             channels.append(channel)
     return call.same_for_all(UnitLabels(call.shape, channels))

@@ -11,7 +11,14 @@ from fjord.elastic.trace.labels import FROZEN, UnitLabels, labels_along
 from fjord.elastic.trace.rules.call import OperatorCall, RuleResult, rule
 
 A = torch.ops.aten
-GATES = {A.lstm: 4, A.gru: 3, A.rnn_tanh: 1, A.rnn_relu: 1}
+
+GATES = {
+    A.lstm: 4,
+    A.gru: 3,
+    A.rnn_tanh: 1,
+    A.rnn_relu: 1,
+}
+"""The number of gates of each operation: a hidden unit has a row in each."""
 
 
 @dataclass
@@ -33,7 +40,9 @@ def recurrent(call: OperatorCall) -> RuleResult:
     if not isinstance(states, list | tuple):
         states = [states]
     hidden = [_state_ids(call, state) for state in states]
-    projected = states[0].shape[-1] != states[-1].shape[-1]
+    output_size = states[0].shape[-1]
+    inner_size = states[-1].shape[-1]
+    projected = output_size != inner_size
     cells = _split_cells(tensors, biased=bool(biased), projected=projected)
     directions = 2 if bidirectional else 1
     input_ids = call.axis_ids(x, x.rank - 1)

@@ -34,9 +34,10 @@ REDUCTIONS: tuple[Any, ...] = (
 @rule(A._softmax, A._log_softmax, A.cumsum, A._safe_softmax, A.cumprod, A.logcumsumexp)
 def run_along_axis(call: OperatorCall) -> RuleResult:
     """Keep the axis whole along which a softmax or a running sum is taken."""
-    dim = int(call.argument(1, "dim", -1)) % max(1, call.first.rank)
-    freeze_along(call, call.first, dim, f"{call.operation} runs along the width")
-    return call.first
+    x = call.first
+    dim = int(call.argument(1, "dim", -1)) % max(1, x.rank)
+    freeze_along(call, x, dim, f"{call.operation} runs along the width")
+    return x
 
 
 @rule(A.sort, A.topk, A.argsort, A.argmax, A.argmin, A.kthvalue, A.median)
@@ -87,7 +88,9 @@ def _reduce_channel(channel: Tensor, dims: set[int], *, keep_dims: bool) -> Tens
 
 def reduced_dims(operation: Any, argument: Callable[[int, str], Any], rank: int) -> set[int]:
     """Return the axes a reduction runs over; `argument` returns one by position or name."""
-    position = 2 if operation is A.linalg_vector_norm else 1
+    position = 1
+    if operation is A.linalg_vector_norm:
+        position = 2
     dims = argument(position, "dim")
     if dims is None or dims == []:
         return set(range(rank))
@@ -100,4 +103,7 @@ def _positions_used(call: OperatorCall) -> bool:
     """Check whether anything reads the second output of max or min, the positions."""
     if not call.several:
         return False
-    return any(user.args[1] == 1 and user.users for user in call.node.users)
+    for output in call.node.users:  # each takes one output, by its position
+        if output.args[1] == 1 and output.users:
+            return True
+    return False
