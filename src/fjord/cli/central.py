@@ -5,15 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from fjord.cli.display import format_score, print_line, results_table, resume_hint
+from fjord.cli.display import format_score, results_table, resume_hint
+from fjord.cli.tables import out, print_line
 from fjord.experiments.central_runner import run_central
 from fjord.experiments.recipes import central
 from fjord.experiments.recipes.find import apply_settings
 from fjord.experiments.runs import RunFolder
-
-out = Console(highlight=False)
 
 
 def run_central_recipe(
@@ -30,8 +27,8 @@ def run_central_recipe(
     if folder is None:
         usual_folder = Path("runs") / experiment.name / str(experiment.seed)
         folder = RunFolder.next_free_path(usual_folder)
-    print_line(out, f"Run folder: {folder}")
-    with resume_hint(out, folder):
+    print_line(f"Run folder: {folder}")
+    with resume_hint(folder):
         run = run_central(
             experiment,
             folder,
@@ -43,7 +40,7 @@ def run_central_recipe(
     if page:
         from fjord.report.page import write_page  # matplotlib takes a while to import
 
-        print_line(out, f"Page: {write_page([run], folder / 'report.html')}")
+        print_line(f"Page: {write_page([run], folder / 'report.html')}")
 
 
 def _print_epoch(metric: str, row: Mapping[str, Any], done: int, total: int) -> None:

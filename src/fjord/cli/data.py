@@ -3,19 +3,15 @@
 from statistics import median
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
-from fjord.cli.display import print_line
 from fjord.cli.runs import Recipe, Settings
+from fjord.cli.tables import print_line, print_table
 from fjord.core.seeding import derive_seed
 from fjord.data.cache import cache_folder
 from fjord.data.federated import FederatedData, PartitionedData
 from fjord.experiments.recipes.find import apply_settings, find_recipe
 from fjord.experiments.recipes.paper import RECIPES
-
-out = Console(highlight=False)
 
 
 def describe_data(recipe: Recipe = "demo", settings: Settings = None) -> None:
@@ -24,12 +20,9 @@ def describe_data(recipe: Recipe = "demo", settings: Settings = None) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(experiment.seed, "data"))
         data = experiment.data(experiment.seed)
-    table = Table("what", "it comes to", title=recipe)
-    for name, value in _data_rows(data).items():
-        table.add_row(name, value)
-    out.print(table)
+    print_table(["what", "it comes to"], _data_rows(data).items(), title=recipe)
     if recipe in RECIPES:
-        print_line(out, f"Decoded data is kept in {cache_folder()}")
+        print_line(f"Decoded data is kept in {cache_folder()}")
 
 
 def _data_rows(data: FederatedData) -> dict[str, str]:

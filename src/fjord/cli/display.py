@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fjord.cli.tables import print_line
 from fjord.core.width import Width, parse_width
 from fjord.experiments.experiment import Experiment
 from fjord.experiments.runs import RunFolder
@@ -30,13 +31,8 @@ LINE_SECONDS = 5
 """Where there is no terminal, a line is printed at most this often."""
 
 
-def print_line(console: Console, text: str, style: str | None = None) -> None:
-    """Print text as it is, with no markup and no breaks: it may hold paths."""
-    console.print(text, markup=False, soft_wrap=True, style=style)
-
-
 @contextmanager
-def resume_hint(console: Console, folder: Path) -> Iterator[None]:
+def resume_hint(folder: Path) -> Iterator[None]:
     """End a run that is interrupted by Ctrl-C with the command that resumes it."""
     try:
         yield
@@ -44,7 +40,7 @@ def resume_hint(console: Console, folder: Path) -> Iterator[None]:
         hint = "Nothing was begun."
         if (folder / "config.json").exists():
             hint = f"Go on with: fjord run --resume {shlex.quote(str(folder))}"
-        print_line(console, f"Stopped. {hint}")
+        print_line(f"Stopped. {hint}")
         raise typer.Exit(130) from None
 
 
@@ -74,7 +70,7 @@ class RunDisplay:
         if self.console.is_terminal:
             self.live.start()
         else:
-            print_line(self.console, f"{self.title}: {STARTING}")
+            self.console.print(f"{self.title}: {STARTING}", markup=False, soft_wrap=True)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -16,14 +16,19 @@ def command_line_text(error: UserError, app: typer.Typer, words: Sequence[str]) 
     """
     command = running_command(typer.main.get_command(app), words)
     options = option_names(command)
-    shown_value = "" if error.value is None else str(error.value)
-    if error.field in options and not isinstance(error, SettingError):
-        place = f"{options[error.field]} {shown_value}".rstrip()
-        return f"{place}: {error.message}"
+    is_setting = isinstance(error, SettingError)
+    if error.field in options and not is_setting:
+        option = options[error.field]
+        return _joined_text(option, " ", error)
     if error.field and is_typed_setting(error.field, words):
-        place = f"{error.field}={shown_value}".rstrip("=")
-        return f"--set {place}: {error.message}"
+        return _joined_text(f"--set {error.field}", "=", error)
     return str(error)
+
+
+def _joined_text(place: str, separator: str, error: UserError) -> str:
+    if error.value is None:
+        return f"{place}: {error.message}"
+    return f"{place}{separator}{error.value}: {error.message}"
 
 
 def running_command(command: click.Command, words: Sequence[str]) -> click.Command:
@@ -58,13 +63,15 @@ def is_typed_setting(name: str, words: Sequence[str]) -> bool:
     >>> is_typed_setting("lr", ["run", "--set", "lr=0.1"]), is_typed_setting("lr", ["run", "lr"])
     (True, False)
     """
-    for option, word in zip(["", *words], words, strict=False):
+    previous = ""
+    for word in words:
         if word.startswith("--set="):
-            key = word.removeprefix("--set=").partition("=")[0]
-        elif option == "--set":
-            key = word.partition("=")[0]
+            setting = word.removeprefix("--set=")
+        elif previous == "--set":
+            setting = word
         else:
-            continue
-        if key == name:
+            setting = ""
+        if setting.partition("=")[0] == name:
             return True
+        previous = word
     return False

@@ -1,25 +1,24 @@
 """`fjord run`, `fjord list`, `fjord show`, `fjord report`: experiments and their results."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fjord.cli.central import run_central_recipe
 from fjord.cli.display import (
     RunDisplay,
-    print_line,
     results_table,
     resume_hint,
     run_warnings,
     spending_text,
 )
 from fjord.cli.engines import ENGINES, EngineChoice
+from fjord.cli.tables import out, print_line, print_table
 from fjord.core.errors import UserError
 from fjord.experiments.experiment import Experiment
 from fjord.experiments.recipes import central
@@ -34,7 +33,6 @@ from fjord.experiments.runs import RunExistsError, RunFolder
 from fjord.experiments.settings import declared_settings, settings_as_json
 from fjord.federated.methods import METHODS
 
-out = Console(highlight=False)
 Recipe = Annotated[
     str, typer.Argument(help="A recipe of `fjord list`, or your own file.py[:function].")
 ]
@@ -143,44 +141,43 @@ def _run_experiment(
     *,
     resume: bool,
 ) -> None:
-    print_line(out, f"Run folder: {folder}")
+    print_line(f"Run folder: {folder}")
     display = RunDisplay(experiment, out)
-    with resume_hint(out, folder), display:
+    with resume_hint(folder), display:
         choice.run(experiment, folder, started_with, resume, display.on_round)
 
 
 def _print_results(run: RunFolder) -> None:
     out.print(results_table(run))
-    print_line(out, spending_text(run))
+    print_line(spending_text(run))
     for warning in run_warnings(run):
-        print_line(out, warning, style="yellow")
+        out.print(warning, markup=False, soft_wrap=True, style="yellow")
 
 
 def _write_page(runs: list[RunFolder], target: Path, reach: Sequence[str] = ()) -> None:
     from fjord.report import page  # matplotlib takes a while to import
 
-    print_line(out, f"Page: {page.write_page(runs, target, reach)}")
+    print_line(f"Page: {page.write_page(runs, target, reach)}")
 
 
 def list_recipes() -> None:
     """List the recipes that can be run, and the methods they can be run with."""
-    recipes = Table("recipe", "what it is")
-    for name, make in {**RECIPES, **central.RECIPES}.items():
-        recipes.add_row(name, _first_line(make))
-    out.print(recipes)
-    methods = Table("--set method=", "what it is")
-    for name, make_method in METHODS.items():
-        methods.add_row(name, _first_line(make_method))
-    out.print(methods)
+    recipes = {**RECIPES, **central.RECIPES}
+    print_table(["recipe", "what it is"], _described_rows(recipes))
+    print_table(["--set method=", "what it is"], _described_rows(METHODS))
     out.print(
         "They compose with: "
         "--set prox=0.01, nova=true, scaffold=true, server=fedavgm, server=fedadam"
     )
 
 
-def _first_line(function: object) -> str:
-    lines = (function.__doc__ or "").splitlines()
-    return lines[0].removeprefix("Return ")
+def _described_rows(functions: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return names with the first line of what their functions say."""
+    rows = []
+    for name, function in functions.items():
+        lines = (function.__doc__ or "").splitlines()
+        rows.append((name, lines[0].removeprefix("Return ")))
+    return rows
 
 
 def show_settings(recipe: Recipe, settings: Settings = None) -> None:

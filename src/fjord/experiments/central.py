@@ -163,7 +163,7 @@ class ShuffledBatches:
         A last example on its own joins the batch before it, as BatchNorm cannot train on one.
         """
         order = torch.randperm(len(self.inputs))
-        sizes = [len(rows) for rows in order.split(self.batch_size)]
+        sizes = list(map(len, order.split(self.batch_size)))
         if len(sizes) > 1 and sizes[-1] == 1:
             sizes[-2:] = [sizes[-2] + 1]
         for rows in order.split(sizes):
@@ -189,12 +189,14 @@ def score_random_units(
     for width in widths.widths:
         seed_here = derive_seed(seed, "random units", str(width))
         generator = torch.Generator().manual_seed(seed_here)
-        nets = [_random_submodel(model, width, generator) for _ in range(draws)]
-        scored = [score_network(to_channels_last(net), batches) for net in nets]
-        scores[str(width)] = {
-            "loss": [score.loss for score in scored],
-            "accuracy": [score.accuracy for score in scored],
-        }
+        losses = []
+        accuracies = []
+        for _ in range(draws):
+            net = _random_submodel(model, width, generator)
+            score = score_network(to_channels_last(net), batches)
+            losses.append(score.loss)
+            accuracies.append(score.accuracy)
+        scores[str(width)] = {"loss": losses, "accuracy": accuracies}
     return scores
 
 

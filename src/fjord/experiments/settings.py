@@ -75,12 +75,19 @@ def accept_settings(record: Any) -> None:
 
 def free_settings(record: Any) -> set[str]:
     """Return the settings that do not affect results."""
-    return {name for name, info in declared_settings(record).items() if not info.affects_results}
+    names = set()
+    for name, info in declared_settings(record).items():
+        if not info.affects_results:
+            names.add(name)
+    return names
 
 
 def settings_as_json(record: Any) -> dict[str, Any]:
     """Return all fields of a dataclass as plain data, functions by name."""
-    return {one.name: _plain_value(getattr(record, one.name)) for one in fields(record)}
+    plain = {}
+    for one in fields(record):
+        plain[one.name] = _plain_value(getattr(record, one.name))
+    return plain
 
 
 def default_settings(kind: type) -> dict[str, Any]:
@@ -149,9 +156,10 @@ def _settable_kinds(experiment: Any) -> dict[str, ValueKind]:
 
 def _set_data_option(data: MakeData, key: str, text: str) -> MakeData:
     """Return a function of the seed that makes data, with one of its other arguments changed."""
-    made = data if isinstance(data, partial) else partial(data)
+    made = partial(data)  # of a partial: the same function and arguments
     signature = inspect.signature(made.func)
-    arguments = signature.bind_partial(*made.args, **made.keywords).arguments
+    bound = signature.bind_partial(*made.args, **made.keywords)
+    arguments = bound.arguments
     names = list(signature.parameters)
     seed_position = len(made.args)  # the first argument that is not given yet
     del names[seed_position : seed_position + 1]
