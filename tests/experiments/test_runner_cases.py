@@ -196,6 +196,7 @@ def test_of_two_runs_that_claim_one_folder_one_is_refused(tmp_path):
 BROKEN = """
 import torch
 import fjord
+from fjord.data.federated import TestSet
 from torch import nn
 
 

@@ -42,6 +42,10 @@ def test_every_default_is_allowed_and_in_its_exact_form(kind):
             assert getattr(made, one.name) == one.default
 
 
+def test_a_function_is_written_under_the_name_that_older_runs_have():
+    assert demo().config()["data"]["function"] == "writers"
+
+
 def test_what_does_not_affect_results():
     assert free_settings(Experiment) == {"workers", "checkpoint_seconds", "log"}
     assert free_settings(CentralExperiment) == set()
