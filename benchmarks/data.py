@@ -20,7 +20,8 @@ from rich.table import Table
 from fjord.experiments.experiment import Experiment
 from fjord.experiments.recipes.paper import RECIPES
 from fjord.federated.rounds import Federation
-from fjord.training.local import Assignment, ClientTrainer
+from fjord.training.assignment import Assignment
+from fjord.training.local import ClientTrainer
 
 OUT = Console()
 TASKS = ("cifar10", "femnist-digits", "emnist-skewed", "shakespeare")
@@ -53,7 +54,7 @@ def measure_steps(experiment: Experiment) -> StepShares:
     trainer = ClientTrainer(federation.model, federation.data, federation.training, federation.seed)
     tasks: list[Assignment] = []
     for t in range(CLIENTS):
-        tasks += federation.tasks(t)
+        tasks += federation.assignments(federation.population.clients_in(t))
     for task in tasks[:WARM_UP_CLIENTS]:
         trainer(task)
     data_times = [time_call(partial(count_batches, trainer, federation, task)) for task in tasks]

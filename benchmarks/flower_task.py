@@ -8,7 +8,7 @@ from torch import Tensor
 
 import fjord
 from fjord.data.federated import TestSet
-from fjord.data.writers import synthetic_writers
+from fjord.data.writers import writers
 from fjord.models import femnist_cnn
 
 CLIENTS = 3
@@ -18,7 +18,7 @@ EXAMPLES = 192
 
 def write_examples(path: str) -> None:
     """Write the examples of all clients."""
-    writers = synthetic_writers(0, CLIENTS, examples=EXAMPLES)
+    writers = writers(0, CLIENTS, examples=EXAMPLES)
     all_inputs = []
     all_targets = []
     for client in range(CLIENTS):

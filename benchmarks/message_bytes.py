@@ -7,9 +7,9 @@ from fjord.elastic.client_model import slice_index, take_tensors
 from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
 from fjord.engines.flower.codec import content_bytes, encode_task, encode_update
-from fjord.engines.flower.engine import RunSpec
+from fjord.engines.flower.run_spec import RunSpec
 from fjord.models.catalog import PAPER_MODELS
-from fjord.training.local import Assignment, ClientUpdate
+from fjord.training.assignment import Assignment, ClientUpdate
 
 RECIPES = {"resnet18": "cifar10", "cnn": "femnist", "rnn": "shakespeare"}
 HEADINGS = "| model | width | weights, bytes | to the client | back | share of the full model |"

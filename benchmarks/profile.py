@@ -95,9 +95,9 @@ def real_round(federation: Federation, ceiling: Width, kd: bool | None, seed: in
     def train_client() -> JsonDict:
         torch.set_num_threads(1)
         warm_up = ClientTrainer(model, data, replace(training, max_steps=1), 0)
-        warm_up(federation.task_at(federation.space.widths[0]))
+        warm_up(federation.assign_at(federation.space.widths[0]))
         trainer = ClientTrainer(model, data, training, seed)
-        task = federation.task_at(ceiling)
+        task = federation.assign_at(ceiling)
         started = time.perf_counter()
         trainer(received_copy(task))
         return {"seconds": time.perf_counter() - started}

@@ -42,7 +42,7 @@ def main() -> None:
     )
     federation = next(iter(experiment.federations()))
     trainer = ClientTrainer(federation.model, federation.data, federation.training, asked.seed)
-    with InProcessEngine(trainer, federation.data.test, asked.workers) as engine:
+    with InProcessEngine(federation, workers=asked.workers, trainer=trainer) as engine:
         rounds = federation.rounds(engine)
         marks = []
         for _ in range(asked.rounds + 1):

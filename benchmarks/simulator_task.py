@@ -22,9 +22,9 @@ CLIENTS, COHORT, EXAMPLES, BATCH, LR = 100, 10, 192, 16, 0.1
 
 def write(path: str) -> None:
     """Write the examples of all clients, and the test set."""
-    from fjord.data.writers import synthetic_writers
+    from fjord.data.writers import writers
 
-    data = synthetic_writers(0, CLIENTS, examples=EXAMPLES)
+    data = writers(0, CLIENTS, examples=EXAMPLES)
     drawn = [data.examples(client) for client in range(CLIENTS)]
     inputs, targets = (torch.stack(tensors) for tensors in zip(*drawn, strict=True))
     test = data.test

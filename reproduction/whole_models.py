@@ -43,7 +43,7 @@ def inputs(data: FederatedData) -> Iterator[Tensor]:
 def score(model: fjord.ElasticModel, data: FederatedData, width: Width) -> str:
     """Return the score of a model on the test set, as text."""
     (parts,) = score_examples(model.eval(), data.test, [width], BATCH).values()
-    found = ExampleScores.joined(parts).score()
+    found = ExampleScores.join(parts).score()
     return f"{found.accuracy:.2%}, perplexity {found.perplexity:.4g}"
 
 
@@ -53,7 +53,7 @@ def held_share(federation: Federation, width: Width) -> float:
         return float(min(federation.lowest, width) / width)
     devices = usual_devices(federation.devices)
     ceilings = (
-        federation.usable(devices.ceiling(i, 0), i) for i in range(federation.data.num_clients)
+        federation.allocator.usable_ceiling(i, devices.ceiling(i, 0)) for i in range(federation.data.num_clients)
     )
     return fmean(float(min(ceiling, width) / width) for ceiling in ceilings)
 

@@ -29,7 +29,7 @@ def record_steps(trainer: ClientTrainer) -> list[Step]:
     found, coming, objective, make = (
         list[Step](),
         deque[Batch](),
-        trainer.how.objective,
+        trainer.training.objective,
         trainer._batches,
     )
 
@@ -44,7 +44,7 @@ def record_steps(trainer: ClientTrainer) -> list[Step]:
         return objective(logits_at, target, width, widest)
 
     trainer._batches = batches  # type: ignore[method-assign]
-    trainer.how = replace(trainer.how, objective=noted)
+    trainer.training = replace(trainer.training, objective=noted)
     return found
 
 
@@ -86,7 +86,7 @@ def against_bare(experiment: Experiment, warm_up: int, rounds: int) -> tuple[flo
     """Return the median seconds of our round and of the bare loop, and their median ratio."""
     federation, trainer = touched(experiment)
     bare, steps, pairs = BareLoop(federation), record_steps(trainer), list[tuple[float, float]]()
-    with InProcessEngine(trainer, federation.data.test, workers=1) as engine:
+    with InProcessEngine(federation, workers=1, trainer=trainer) as engine:
         ours = federation.rounds(engine)
         for _ in range(warm_up + rounds):
             pairs.append((timed(partial(next, ours)), timed(partial(bare, steps))))

@@ -23,7 +23,7 @@ def both_passes(logits_at: LogitsAt, target: Tensor, width: Width, widest: Width
 def few_rounds(experiment: Experiment, count: int) -> tuple[dict[str, Tensor], int, float]:
     """Return the weights after some rounds, the multiply-accumulates they took and the seconds."""
     federation, trainer = touched(experiment)
-    with InProcessEngine(trainer, federation.data.test) as engine:
+    with InProcessEngine(federation, trainer=trainer) as engine:
         records = [
             record for record, _ in zip(federation.rounds(engine), range(count), strict=False)
         ]

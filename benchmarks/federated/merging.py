@@ -15,14 +15,16 @@ from rich.table import Table
 import fjord
 from benchmarks.federated.tasks import ALL_WHOLE, OUT, images, resnet, timed
 from fjord.core.width import uniform_widths
-from fjord.elastic.client_model import slice_index, take_tensors
+from fjord.elastic.client_model import SliceIndex, slice_index, take_tensors
 from fjord.elastic.model import ElasticModel
 from fjord.engines.in_process import InProcessEngine
 from fjord.federated.aggregation import NestedMean
-from fjord.federated.server_optimizers import apply_mean
+from fjord.federated.population import RoundClients
+from fjord.federated.rounds import Federation
+from fjord.federated.server_optimizers import ServerUpdate
 from fjord.federated.validation import find_fault
 from fjord.models import cifar_resnet18
-from fjord.training.local import Assignment, ClientUpdate, total_bytes
+from fjord.training.assignment import Assignment, ClientUpdate, total_bytes
 
 
 def ten_tasks(model: ElasticModel) -> list[Assignment]:
@@ -51,18 +53,20 @@ def merge() -> None:
     """Compare merging ten updates of ResNet18 into the model with copying them."""
     model = fjord.elasticize(cifar_resnet18(), torch.randn(2, 3, 24, 24))
     tasks = ten_tasks(model)
+    index = SliceIndex(model)
+    server = ServerUpdate()
     updates = [answer(task) for task in tasks]
     found = {
-        task.space: slice_index(model, task.held, task.space.widths) for task in tasks
+        task.space: slice_index(model, task.units, task.space.widths) for task in tasks
     }  # as a federation keeps them
     where = [found[task.space] for task in tasks]
     copies = [{key: torch.empty_like(t) for key, t in update.tensors.items()} for update in updates]
 
     def merged() -> None:
-        mean = NestedMean(model)
+        mean = NestedMean(model, index)
         for update, place in zip(updates, where, strict=True):
-            mean.add(update.tensors, place, update.num_examples)
-        apply_mean(model, mean, None, {})
+            mean.add_tensors(update.tensors, place, update.num_examples)
+        server.apply(model, mean)
 
     def checked() -> None:
         assert not any(
@@ -102,7 +106,18 @@ class Answering:
 class OneByOne:
     """An engine whose clients answer at once, one after the other."""
 
-    def train(self, tasks: Iterable[Assignment]) -> Iterator[tuple[Assignment, ClientUpdate | str]]:
+    def __init__(self, federation: Federation) -> None:
+        self.population = federation.population
+
+    def clients(self, round_index: int) -> RoundClients:
+        """Return all clients."""
+        return self.population.clients_in(round_index)
+
+    def metadata(self) -> dict[str, float]:
+        """Return nothing."""
+        return {}
+
+    def train(self, tasks: Iterable[Assignment]) -> Iterator[tuple[Assignment, ClientUpdate]]:
         """Answer each task when it is asked for."""
         for task in tasks:
             yield task, answer(task)
@@ -131,9 +146,11 @@ def peak(cohort: int, num_workers: int) -> float:
         resnet(2), cohort_size=cohort, data=partial(images, clients=cohort, examples=1), **ALL_WHOLE
     )
     federation = next(iter(experiment.federations()))
-    engine = OneByOne()
+    engine = OneByOne(federation)
     if num_workers > 1:
-        engine = InProcessEngine(Answering(federation.model), federation.data.test, num_workers)
+        engine = InProcessEngine(
+            federation, workers=num_workers, trainer=Answering(federation.model)
+        )
     with engine:
         ctypes.CDLL(None).malloc_trim(0)
         before = status("VmRSS")

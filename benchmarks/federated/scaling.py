@@ -13,10 +13,11 @@ from rich.table import Table
 import fjord
 from benchmarks.federated.tasks import OUT, resnet, timed, touched, unscored
 from fjord.data.federated import GeneratedData
-from fjord.data.writers import draw_writer, synthetic_writers
+from fjord.data.writers import draw_writer, writers
 from fjord.engines.in_process import InProcessEngine
 from fjord.experiments.experiment import Experiment
-from fjord.federated.rounds import Federation, RoundRecord
+from fjord.federated.records import RoundRecord
+from fjord.federated.rounds import Federation
 from fjord.models import femnist_cnn
 from fjord.training.local import ClientTrainer
 
@@ -28,7 +29,7 @@ def speed_up(experiment: Experiment, warm_up: int, rounds: int) -> list[float]:
         sides = []
         for workers in (1, 2):
             federation, trainer = touched(experiment)
-            engine = stack.enter_context(InProcessEngine(trainer, federation.data.test, workers))
+            engine = stack.enter_context(InProcessEngine(federation, workers=workers, trainer=trainer))
             sides.append(federation.rounds(engine))
         for _ in range(warm_up + rounds):
             for side, taken_ in zip(sides, seconds, strict=True):
@@ -71,7 +72,7 @@ def rounds() -> None:
     base = Experiment(
         name="rounds",
         model=femnist_cnn,
-        data=partial(synthetic_writers, num_clients=200, examples=200),
+        data=partial(writers, num_clients=200, examples=200),
         eval_every=50,
     )
     for method in ("fjord", "fjord-kd"):
@@ -93,7 +94,7 @@ def rounds() -> None:
 
 def few(seed: int, num_clients: int) -> GeneratedData:
     """Return writers of 20 examples, made whenever they take part; the test set has 100 writers."""
-    test = synthetic_writers(seed, 100, examples=1).test
+    test = writers(seed, 100, examples=1).test
     return GeneratedData(
         num_clients, lambda c: draw_writer(seed, c, 20, "train", 0.5), test, cache_size=1
     )
@@ -110,7 +111,7 @@ def population() -> None:
             [timed(lambda e=e, m=made: m.append(next(iter(e.federations())))) for e in experiments]
         )
         trainers = [ClientTrainer(f.model, f.data, f.training, f.seed) for f in made]
-        engines = [InProcessEngine(t, f.data.test) for t, f in zip(trainers, made, strict=True)]
+        engines = [InProcessEngine(f, trainer=t) for t, f in zip(trainers, made, strict=True)]
         with engines[0], engines[1]:
             sides = [f.rounds(e) for f, e in zip(made, engines, strict=True)]
             times = [[next(side).seconds for side in sides] for _ in range(40)]

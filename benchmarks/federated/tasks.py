@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fjord.core.width import uniform_widths
 from fjord.data.federated import GeneratedData, TestSet
-from fjord.data.writers import synthetic_writers
+from fjord.data.writers import writers
 from fjord.devices.tiers import ListedDevices
 from fjord.experiments.experiment import Experiment
 from fjord.federated.rounds import Federation
@@ -61,7 +61,7 @@ def unscored(clients: int) -> Experiment:
     return Experiment(
         name="cnn",
         model=femnist_cnn,
-        data=partial(synthetic_writers, num_clients=clients, examples=200),
+        data=partial(writers, num_clients=clients, examples=200),
         method="fjord",
         devices=five_tiers,
         num_rounds=NEVER,

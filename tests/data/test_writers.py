@@ -5,13 +5,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fjord.data.writers import NUM_CLASSES, draw_character, draw_writer, synthetic_writers
+from fjord.data.writers import NUM_CLASSES, draw_character, draw_writer, writers
 
 few = settings(max_examples=30, deadline=None)
 
 
 def test_writers_are_the_same_for_a_seed_and_others_for_another() -> None:
-    a, b, other = (synthetic_writers(seed, 5, examples=8, held_out=2) for seed in (3, 3, 4))
+    a, b, other = (writers(seed, 5, examples=8, held_out=2) for seed in (3, 3, 4))
     for client in range(5):
         for x, y in zip(a.examples(client), b.examples(client), strict=True):
             assert torch.equal(x, y)
@@ -23,10 +23,10 @@ def test_writers_are_the_same_for_a_seed_and_others_for_another() -> None:
 def test_writers_do_not_touch_the_global_generator_nor_depend_on_it() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = synthetic_writers(3, 3, examples=4, held_out=1).examples(1)
+    first = writers(3, 3, examples=4, held_out=1).examples(1)
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
-    assert torch.equal(synthetic_writers(3, 3, examples=4, held_out=1).examples(1)[0], first[0])
+    assert torch.equal(writers(3, 3, examples=4, held_out=1).examples(1)[0], first[0])
 
 
 @few
@@ -44,7 +44,7 @@ def test_images_are_of_the_papers_shape_between_0_and_1(seed: int, client: int, 
 
 def test_there_are_62_characters_and_all_are_written() -> None:
     assert NUM_CLASSES == 62
-    data = synthetic_writers(0, 60, examples=30, held_out=1)
+    data = writers(0, 60, examples=30, held_out=1)
     seen = torch.cat([data.examples(client)[1] for client in range(60)])
     assert len(seen.unique()) == 62
 
@@ -102,7 +102,7 @@ def test_a_writer_keeps_hand_and_taste_in_the_test_but_not_the_pictures() -> Non
 
 
 def test_the_test_set_holds_out_examples_of_each_writer_and_says_whose() -> None:
-    data = synthetic_writers(5, 7, examples=4, held_out=3)
+    data = writers(5, 7, examples=4, held_out=3)
     assert data.test.owners.tolist() == [c for c in range(7) for _ in range(3)]
     for client in range(7):
         images, labels = draw_writer(5, client, 3, "test", 0.5)
@@ -114,7 +114,7 @@ def test_the_test_set_holds_out_examples_of_each_writer_and_says_whose() -> None
 def test_of_a_large_population_200_writers_are_tested_and_nobody_is_drawn_before_he_is_asked() -> (
     None
 ):
-    data = synthetic_writers(5, 10**6, examples=4, held_out=1)
+    data = writers(5, 10**6, examples=4, held_out=1)
     owners = data.test.owners.tolist()
     assert len(owners) == 200 == len(set(owners))
     assert all(0 <= owner < 10**6 for owner in owners)
@@ -127,4 +127,4 @@ def test_of_a_large_population_200_writers_are_tested_and_nobody_is_drawn_before
 def test_a_population_of_nothing_is_refused_by_name(wrong: dict[str, int]) -> None:
     (name, value) = next(iter(wrong.items()))
     with pytest.raises(ValueError, match=f"{name}={value}"):
-        synthetic_writers(0, **wrong)
+        writers(0, **wrong)

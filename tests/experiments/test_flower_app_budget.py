@@ -16,7 +16,8 @@ def grid(tmp_path):
 
     from fjord.engines.flower.client import client_app
     from fjord.engines.flower.codec import unpack_content
-    from fjord.engines.flower.engine import ReplyPolicy, RunSpec
+    from fjord.engines.flower.engine import ReplyPolicy
+    from fjord.engines.flower.run_spec import RunSpec
     from fjord.experiments.flower_app import device, serve
 
     (tmp_path / "mine.py").write_text(MINE)

@@ -14,7 +14,7 @@ from commands import Python
 from safetensors.torch import load_file
 
 import fjord
-from fjord.federated.rounds import RoundRecord
+from fjord.federated.records import RoundRecord
 
 RECIPE = """
 import os, signal, time

@@ -14,11 +14,11 @@ from tiny_models import KINDS, few
 
 import fjord
 from fjord.core.width import Width
-from fjord.elastic.client_model import slice_index
+from fjord.elastic.client_model import SliceIndex, slice_index
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.plan import UnitSelection
-from fjord.federated.aggregation import NestedMean
-from fjord.federated.server_optimizers import apply_mean
+from fjord.federated.aggregation import MeanOverAll, NestedMean
+from fjord.federated.server_optimizers import ServerUpdate
 
 cohorts = st.lists(
     st.tuples(st.sampled_from(FIFTHS.widths), st.integers(1, 3000)), min_size=1, max_size=6
@@ -28,12 +28,10 @@ cohorts = st.lists(
 def merged(
     model: ElasticModel, replies: list[tuple[fed.State, dict, float]], take_all: bool = False
 ) -> fed.State:
-    mean = NestedMean(model)
+    mean = (MeanOverAll if take_all else NestedMean)(model, SliceIndex(model))
     for tensors, where, weight in replies:
-        mean.add(tensors, where, weight)
-    if take_all:
-        mean.take_all(model)
-    apply_mean(model, mean, None, {})
+        mean.add_tensors(tensors, where, weight)
+    ServerUpdate().apply(model, mean)
     return fed.snapshot(model)
 
 

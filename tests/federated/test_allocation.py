@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from fed_oracles import Setting, assert_identical
+from fed_oracles import Setting, assert_identical, assignments
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,8 +13,8 @@ from fjord.core.width import Width
 from fjord.devices.tiers import ListedDevices, VaryingDevices
 from fjord.engines.in_process import InProcessEngine
 from fjord.federated.rounds import Federation
-from fjord.federated.validation import find_fault, validate_reply
-from fjord.training.local import Assignment, ClientUpdate, Reduction
+from fjord.federated.validation import AcceptedUpdate, find_fault, validate_reply
+from fjord.training.assignment import Assignment, ClientUpdate, Reduction, Rejected
 
 
 def task_of(setting: Setting, ceiling: Width, t: int) -> tuple[Federation, Assignment]:
@@ -24,11 +24,11 @@ def task_of(setting: Setting, ceiling: Width, t: int) -> tuple[Federation, Assig
         lambda client, r, usual: usual if client or r < t else ceiling,
     )
     federation = replace(setting, devices=devices, sizes=(5, 4), rounds=t + 1).make()
-    with InProcessEngine(federation.trainer(), federation.data.test) as engine:
+    with InProcessEngine(federation) as engine:
         rounds = federation.rounds(engine)
         for _ in range(t):
             next(rounds)
-        found = next(task for task in federation.tasks(t) if task.client_id == 0)
+        found = next(task for task in assignments(federation, t) if task.client_id == 0)
     return federation, found
 
 
@@ -46,7 +46,7 @@ def test_a_smaller_task_is_the_one_that_ceiling_would_have_been_sent(
 ) -> None:
     setting = Setting(kind=kind, method=method, scaffold=scaffold)
     federation, task = task_of(setting, Width(sent, 5), t)
-    found = federation.portions.smaller(task, Width(fits, 5))
+    found = federation.allocator.at_ceiling(task, Width(fits, 5))
     if fits >= sent:
         assert found is None
         return
@@ -58,7 +58,7 @@ def test_a_smaller_task_is_the_one_that_ceiling_would_have_been_sent(
         wanted.lr,
         wanted.space,
     )
-    for name in ("held", "tensors", "correction"):
+    for name in ("units", "tensors", "correction"):
         assert list(getattr(found, name)) == list(getattr(wanted, name))
         assert_identical(getattr(found, name), getattr(wanted, name))
 
@@ -74,10 +74,10 @@ FAULTS: dict[str, tuple[Reduction | Any, str]] = {
     "more than was sent": (Reduction(Width(1), "x"), "no smaller part"),
     "not in P": (Reduction(Width(1, 2), "x"), "no smaller part"),
     "tiny": (Reduction(Width(1, 10**9), "x"), "no smaller part"),
-    "a float": (Reduction(0.4, "x"), "reduced is"),  # type: ignore[arg-type]
-    "text": (Reduction("2/5", "x"), "reduced is"),  # type: ignore[arg-type]
-    "no record": ("2/5", "reduced is"),
-    "true": (True, "reduced is"),
+    "a float": (Reduction(0.4, "x"), "reduction is"),  # type: ignore[arg-type]
+    "text": (Reduction("2/5", "x"), "reduction is"),  # type: ignore[arg-type]
+    "no record": ("2/5", "reduction is"),
+    "true": (True, "reduction is"),
     "a reason of two lines": (Reduction(Width(2, 5), "a\nb"), "its reason"),
     "an endless reason": (Reduction(Width(2, 5), "a" * 10**6), "its reason"),
     "a reason that is none": (Reduction(Width(2, 5), None), "its reason"),  # type: ignore[arg-type]
@@ -91,24 +91,24 @@ def test_a_reply_that_says_it_is_smaller_must_be_a_smaller_part_of_what_was_sent
 ) -> None:
     federation, task = task_of(Setting(), Width(4, 5), 0)
     reduced, words = FAULTS[name]
-    part = task if slice_of == "4/5" else federation.portions.smaller(task, Width(2, 5))
+    part = task if slice_of == "4/5" else federation.allocator.at_ceiling(task, Width(2, 5))
     assert part is not None
-    found = validate_reply(task, good(part, reduced), federation.portions)
-    assert isinstance(found, str)
-    assert words in found
+    found = validate_reply(task, good(part, reduced), federation.allocator)
+    assert isinstance(found, Rejected)
+    assert words in found.reason
 
 
 def test_the_slice_must_be_that_of_the_ceiling_it_names() -> None:
     federation, task = task_of(Setting(kind="batchnorm"), Width(4, 5), 0)
-    parts = {w: federation.portions.smaller(task, w) for w in (Width(2, 5), Width(3, 5))}
+    parts = {w: federation.allocator.at_ceiling(task, w) for w in (Width(2, 5), Width(3, 5))}
     small, middle = parts[Width(2, 5)], parts[Width(3, 5)]
     assert small is not None
     assert middle is not None
     fine = good(small, Reduction(Width(2, 5), "out of memory"))
-    accepted = validate_reply(task, fine, federation.portions)
-    assert isinstance(accepted, Assignment)
-    assert accepted.space == small.space
-    assert_identical(accepted.tensors, small.tensors)
+    accepted = validate_reply(task, fine, federation.allocator)
+    assert isinstance(accepted, AcceptedUpdate)
+    assert accepted.trained.space == small.space
+    assert_identical(accepted.trained.tensors, small.tensors)
     for wrong in (
         good(small, None),  # a smaller slice without a word
         good(task, Reduction(Width(2, 5), "x")),
@@ -117,5 +117,5 @@ def test_the_slice_must_be_that_of_the_ceiling_it_names() -> None:
         replace(fine, client_id=1),
         replace(fine, tensors={key: t * torch.nan for key, t in fine.tensors.items()}),
     ):
-        assert isinstance(validate_reply(task, wrong, federation.portions), str)
+        assert isinstance(validate_reply(task, wrong, federation.allocator), Rejected)
     assert find_fault(task, fine) is not None

@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 import pytest
 import torch
 from clocks import ROWS, experiment
+from fed_oracles import assignments, cohort_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -20,7 +21,9 @@ from fjord.engines.in_process import InProcessEngine
 from fjord.experiments.runner import metrics_row
 from fjord.federated.methods import METHODS, find_method
 from fjord.models import shakespeare_rnn
-from fjord.training.local import ClientTrainer, total_bytes
+from fjord.training.assignment import total_bytes
+from fjord.training.local import ClientTrainer
+from fjord.training.objective import Objective
 
 # ------------------------------------------------------------------------------------------- one client by hand
 
@@ -95,7 +98,11 @@ def three_widths(logits_at, target, width, widest):
     return sum(nn.functional.cross_entropy(s, target) for s in scores)
 
 
-OWN = replace(find_method("fjord"), name="own", objective=three_widths)
+def run_by_three(width, widest):
+    return (Width(1, 2), Width(1, 2), width, widest)
+
+
+OWN = replace(find_method("fjord"), name="own", objective=Objective(three_widths, run_by_three))
 
 
 CUT = {"local_epochs": 2, "max_local_steps": 5, "batch_size": 3}
@@ -107,19 +114,19 @@ def test_a_round_lasts_as_long_as_its_slowest_client_counted_by_hand_and_is_fore
     for federation in made.federations():
         trainer = ClientTrainer(federation.model, federation.data, federation.training, made.seed)
         durations = []
-        for task in federation.tasks(0):
+        for task in assignments(federation, 0):
             ceiling, update = federation.devices.ceiling(task.client_id, 0), trainer(task)
-            assert federation.timer.forecast(task) == (sum(update.reach.values()), update.macs)
+            assert federation.timer.cost_model(task) == (sum(update.widest_steps.values()), update.macs)
             down, up, speed, latency = (
                 (4e3, 2e3, 3e4, 0.05) if ceiling >= Width(3, 5) else (1e3, 500, 1e4, 0.1)
             )
             durations.append(
                 2 * latency
-                + task.bytes / down
+                + task.num_bytes / down
                 + update.macs / speed
                 + total_bytes(update.tensors) / up
             )
-        record = next(federation.rounds(InProcessEngine(trainer, federation.data.test)))
+        record = next(federation.rounds(InProcessEngine(federation, trainer=trainer)))
         assert record.simulated_seconds == pytest.approx(max(durations))
         row = metrics_row(record, 0)
         for name in ("bytes_down", "bytes_up"):
@@ -134,8 +141,8 @@ def test_the_forecast_holds_for_recurrent_networks_too():
     )
     federation = next(made.federations())
     trainer = ClientTrainer(federation.model, data, federation.training, made.seed)
-    for task in federation.tasks(0):
-        assert federation.timer.forecast(task)[1] == trainer(task).macs
+    for task in assignments(federation, 0):
+        assert federation.timer.cost_model(task)[1] == trainer(task).macs
 
 
 def test_steps_of_one_second_on_a_free_network_count_steps(tmp_path):
@@ -145,7 +152,7 @@ def test_steps_of_one_second_on_a_free_network_count_steps(tmp_path):
     federation = next(made.federations())
     batches = [1, 2, 2, 2, 3, 4, 1, 6, 2, 3]  # of SIZES; a last example joins the batch before it
     for row in fjord.run_experiment(made, tmp_path / "run").metrics():
-        cohort = [(client, 2 * grant.ceiling) for client, grant in federation.cohort(row["round"])]
+        cohort = [(client, 2 * grant.ceiling) for client, grant in cohort_of(federation, row["round"])]
         assert row["simulated_seconds"] == pytest.approx(
             max(batches[client] * tier for client, tier in cohort)
         )

@@ -5,18 +5,20 @@ from statistics import median
 import pytest
 import torch
 from clocks import ROWS, SIZES, experiment, population, run, weights, without
+from fed_oracles import assignments
 
 import fjord
 from fjord.data.federated import CountedData
 from fjord.devices.speed_table import SpeedTable
 from fjord.engines.in_process import InProcessEngine
+from fjord.training.assignment import Rejected
 
 
 class Watching(InProcessEngine):
     """Notes whom it trains; drops those it is told to, as if they had failed."""
 
-    def __init__(self, federation, trainer, left_out=None):
-        super().__init__(trainer, federation.data.test)
+    def __init__(self, federation, left_out=None):
+        super().__init__(federation)
         self.left_out, self.trained = left_out or {}, {}
 
     def train(self, tasks):
@@ -24,15 +26,15 @@ class Watching(InProcessEngine):
             self.trained.setdefault(task.round_index, []).append(task.client_id)
             yield (
                 task,
-                "left out" if task.client_id in self.left_out.get(task.round_index, ()) else reply,
+                Rejected("left out") if task.client_id in self.left_out.get(task.round_index, ()) else reply,
             )
 
 
 def watched(path, left_out=None, **changed):
     engines = []
 
-    def make(federation, trainer, stage):
-        engines.append(Watching(federation, trainer, left_out))
+    def make(federation, stage):
+        engines.append(Watching(federation, left_out))
         return engines[-1]
 
     return fjord.run_experiment(experiment(**changed), path, engine=make), engines[0]
@@ -43,7 +45,7 @@ def halfway(**changed):
     federation = next(experiment(**changed).federations())
     ceiling = federation.devices.ceiling
     return median(
-        federation.timer.seconds(task, ceiling(task.client_id, 0)) for task in federation.tasks(0)
+        federation.timer.predicted_seconds(task, ceiling(task.client_id, 0)) for task in assignments(federation, 0)
     )
 
 
@@ -57,8 +59,8 @@ def test_a_deadline_leaves_out_exactly_the_late_and_they_are_not_trained(tmp_pat
     late = {}
     for row in hurried.metrics():
         expected = {}
-        for task in federation.tasks(row["round"]):  # their time does not depend on the weights
-            seconds = federation.timer.seconds(task, federation.devices.ceiling(task.client_id, 0))
+        for task in assignments(federation, row["round"]):  # their time does not depend on the weights
+            seconds = federation.timer.predicted_seconds(task, federation.devices.ceiling(task.client_id, 0))
             if seconds > deadline:
                 expected[str(task.client_id)] = f"later than the deadline: {seconds:.3g} s"
         assert row["dropped"] == expected

@@ -6,7 +6,7 @@ from fractions import Fraction
 import fed_oracles as fed
 import pytest
 import torch
-from fed_oracles import Setting
+from fed_oracles import Setting, assignments
 from tiny_models import KINDS
 
 from fjord.core.width import Width, WidthSpace
@@ -51,7 +51,7 @@ def test_with_distillation_the_teacher_is_the_largest_width_the_client_can_hold(
     setting = Setting("dense", "fjord-kd", ceilings=("3/5", "7/10"), sizes=(40, 40), batch=2)
     _, engine = fed.train(setting.make())
     for update in engine.updates:
-        assert update.reach == {Width(3, 5): 20}
+        assert update.widest_steps == {Width(3, 5): 20}
         assert update.steps[Width(3, 5)] == 20
         assert set(update.steps) == {Width(1, 5), Width(2, 5), Width(3, 5)}
 
@@ -62,7 +62,7 @@ def test_without_distillation_only_the_sampled_width_is_run() -> None:
     _, engine = fed.train(federation)
     drawn = fed.sampled_widths(federation, 0, 0, Width(3, 5), 20)
     expected = {w: drawn.count(w) for w in set(drawn)}
-    assert engine.updates[0].steps == expected == engine.updates[0].reach
+    assert engine.updates[0].steps == expected == engine.updates[0].widest_steps
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_last_batch_of_one_example_joins_the_one_before() -> None:
     _, engine = fed.train(
         Setting("batchnorm", "fjord", ceilings=("1",), sizes=(9,), batch=4).make()
     )
-    assert sum(engine.updates[0].reach.values()) == 2
+    assert sum(engine.updates[0].widest_steps.values()) == 2
     assert engine.updates[0].num_examples == 9
 
 
@@ -137,7 +137,7 @@ def test_every_method_trains_what_its_clients_hold_and_nothing_else(method: str,
     for _ in federation.rounds(engine):
         replies = []
         for task, update in zip(engine.tasks, engine.updates, strict=True):
-            mask = fed.holds(net, federation.model, task.held, task.space.widths)
+            mask = fed.holds(net, federation.model, task.units, task.space.widths)
             fed.assert_identical(
                 {k: t.detach() for k, t in task.tensors.items()}, fed.slice_of(before, mask)
             )
@@ -163,7 +163,7 @@ def test_clients_that_train_on_views_of_the_model_leave_it_as_it_is(
         kind, "fjord-kd", ceilings=("1/5", "3/5", "1"), sizes=(4, 6, 8), **changes
     ).make()
     before, engine = fed.snapshot(federation.model), fed.Serial(federation)
-    updates = [update for _, update in engine.train(federation.tasks(0))]
+    updates = [update for _, update in engine.train(assignments(federation, 0))]
     fed.assert_identical(fed.snapshot(federation.model), before)
     assert any(
         not torch.equal(u.tensors[k], t.tensors[k])

@@ -7,7 +7,7 @@ from fractions import Fraction
 import fed_oracles as fed
 import pytest
 import torch
-from fed_oracles import FIFTHS, Reply, Setting, State
+from fed_oracles import FIFTHS, Reply, Setting, State, cohort_of
 
 from fjord.core.width import Width, WidthSpace
 from fjord.devices.tiers import ListedDevices, VaryingDevices
@@ -29,7 +29,7 @@ def rounds(setting: Setting) -> Iterator[tuple[int, list[int], float, list[list]
     """Yield each round: its index, its clients, its step size and their minibatches."""
     federation = setting.make()
     for t in range(setting.rounds):
-        clients = sorted(client for client, _ in federation.cohort(t))
+        clients = sorted(client for client, _ in cohort_of(federation, t))
         yield (
             t,
             clients,
@@ -226,7 +226,7 @@ def test_scaffold_is_option_ii_over_many_rounds_with_some_clients_in_each() -> N
     assert max(map(took_part.count, range(5))) > 1, "no client took part twice"
     federation = setting.make()
     fed.assert_close(fed.train(federation)[0], x, 1e-7)
-    scaffold = federation.state.scaffold
+    scaffold = federation.scaffold
     fed.assert_close(scaffold.control, c, 1e-7)  # K lr is kept in single precision
     assert set(scaffold.clients) == set(took_part)
     for client, variate in scaffold.clients.items():
@@ -265,7 +265,7 @@ def test_scaffold_on_nested_models_counts_the_steps_that_could_move_a_weight(
         x = fed.eq1_literal(net, federation.model, x, replies, FIFTHS)
         c = add(c, change, 1 / 3)
     fed.assert_close(fed.train(federation)[0], x, 1e-7)
-    fed.assert_close(federation.state.scaffold.control, c, 1e-7)
+    fed.assert_close(federation.scaffold.control, c, 1e-7)
 
 
 def swinging(setting: Setting) -> Setting:
@@ -366,7 +366,7 @@ def test_strategies_compose_with_every_method_under_changing_ceilings(
     found, engine = fed.train(federation)
     assert all(bool(t.isfinite().all()) for t in found.values())
     masks = [
-        fed.holds(net, federation.model, task.held, task.space.widths) for task in engine.tasks
+        fed.holds(net, federation.model, task.units, task.space.widths) for task in engine.tasks
     ]
     for key, value in before.items():
         nobody = ~torch.stack([mask[key] for mask in masks]).any(0)
@@ -432,7 +432,7 @@ def test_weights_nobody_held_in_a_round_stay_and_so_does_the_servers_memory_of_t
     states, memories = [], []
     for _ in federation.rounds(fed.Serial(federation)):
         states.append(fed.snapshot(federation.model))
-        memories.append({name: t.clone() for name, t in federation.state.memory.items()})
+        memories.append({name: t.clone() for name, t in federation.server.memory.items()})
     for key, value in states[0].items():
         outside = ~inside[key]
         assert torch.equal(states[1][key][outside], value[outside]), f"{key} moved"
@@ -461,7 +461,7 @@ def test_momentum_of_a_nested_model_goes_on_where_it_was_when_a_weight_is_held_a
     for _ in federation.rounds(engine):
         replies = []
         for task, update in zip(engine.tasks, engine.updates, strict=True):
-            mask = fed.holds(net, federation.model, task.held, task.space.widths)
+            mask = fed.holds(net, federation.model, task.units, task.space.widths)
             full = {k: t.clone() for k, t in w.items()}
             for key, value in update.tensors.items():
                 full[key][mask[key]] = value.reshape(-1)

@@ -12,17 +12,18 @@ import fed_oracles as fed
 import numpy as np
 import pytest
 import torch
-from fed_oracles import Setting
+from fed_oracles import Setting, assignments
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fjord.core.width import Width
 from fjord.elastic.model import ElasticModel
+from fjord.federated.population import RoundClients
 from fjord.federated.rounds import Federation
 from fjord.federated.server_optimizers import FedAdam, FedAvgM
 from fjord.federated.validation import find_fault
-from fjord.training.local import Assignment, ClientUpdate
+from fjord.training.assignment import Assignment, ClientUpdate, Rejected
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::UserWarning"
@@ -165,7 +166,7 @@ SPOILS: dict[str, Spoil] = {
     ),
     **field("macs", [-1, None, 1.5, True, "7", math.nan, -(10**5000), 10**5000]),
     **field("steps", STEPS),
-    **field("reach", STEPS),
+    **field("widest_steps", STEPS),
     **field("tensors", [None, [], {}, 7, "weights", torch.zeros(3)]),
     "no key": unkeyed,
     "another key": renamed,
@@ -221,23 +222,32 @@ def federation(**changes: Any) -> Federation:
 
 
 def first_task(client: int = 3) -> Assignment:
-    return next(task for task in federation().tasks(0) if task.client_id == client)
+    return next(task for task in assignments(federation(), 0) if task.client_id == client)
 
 
 class Fake:
     """An engine whose clients answer without training, some of them badly."""
 
     def __init__(
-        self, answers: dict[int, Callable[[Assignment], Any]], only: set[int] | None = None
+        self,
+        federation: Federation,
+        answers: dict[int, Callable[[Assignment], Any]],
+        only: set[int] | None = None,
     ) -> None:
-        self.answers, self.only = answers, only
+        self.federation, self.answers, self.only = federation, answers, only
+
+    def clients(self, round_index: int) -> RoundClients:
+        return self.federation.population.clients_in(round_index)
+
+    def metadata(self) -> dict[str, float]:
+        return {}
 
     def train(self, tasks: Iterable[Assignment]) -> Iterator[tuple[Assignment, Any]]:
         for task in tasks:
             if self.only is None or task.client_id in self.only:
                 yield task, self.answers[task.client_id](task)
 
-    def test(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, Any]:
+    def evaluate(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, Any]:
         return {}
 
 
@@ -264,7 +274,7 @@ def test_a_malformed_update_is_refused_with_a_reason(name: str) -> None:
         (lambda t, u: replace(u, loss=math.nan), "loss.*nan"),
         (lambda t, u: replace(u, macs=-2), "macs.*-2"),
         (lambda t, u: replace(u, steps={}), "steps"),
-        (lambda t, u: replace(u, reach={Width(3, 7): 1}), r"reach.*3.*7"),
+        (lambda t, u: replace(u, widest_steps={Width(3, 7): 1}), r"widest_steps.*3.*7"),
         (lambda t, u: replace(u, tensors=[]), "tensors.*list"),
         (lambda t, u: with_tensor(u, "strange", torch.zeros(1)), "strange"),
         (
@@ -305,7 +315,7 @@ def test_a_fine_update_is_accepted(client: int) -> None:
     assert find_fault(task, good(task, 1e6)) is None
     widths = task.space.widths
     several = replace(
-        good(task), steps=dict.fromkeys(widths, 3), reach={widths[0]: 1}, num_examples=2**39, macs=0
+        good(task), steps=dict.fromkeys(widths, 3), widest_steps={widths[0]: 1}, num_examples=2**39, macs=0
     )
     assert find_fault(task, several) is None
 
@@ -348,17 +358,17 @@ def test_thousands_of_malformed_updates_leave_the_model_as_if_they_had_not_come(
         return honest(task) if name is None else SPOILS[name](task, honest(task), rng)
 
     everyone, records = dict.fromkeys(range(5), answer), []
-    for record in attacked.rounds(Fake(everyone)):
+    for record in attacked.rounds(Fake(attacked, everyone)):
         records.append(record)
     rounds = iter(kinds)
-    engine = Fake(dict.fromkeys(range(5), honest))
+    engine = Fake(clean, dict.fromkeys(range(5), honest))
     engine.only = set(range(5)) - set(next(rounds))
     for _ in clean.rounds(engine):
         engine.only = set(range(5)) - set(next(rounds, {}))
     fed.assert_identical(fed.snapshot(attacked.model), fed.snapshot(clean.model))
-    fed.assert_identical(attacked.state.memory, clean.state.memory)
-    if attacked.state.scaffold:
-        fed.assert_identical(attacked.state.scaffold.control, clean.state.scaffold.control)
+    fed.assert_identical(attacked.server.memory, clean.server.memory)
+    if attacked.scaffold:
+        fed.assert_identical(attacked.scaffold.control, clean.scaffold.control)
     for record, spoilt_ones in zip(records, kinds, strict=True):
         assert record.dropped.keys() == spoilt_ones.keys()
         assert all(isinstance(why, str) and why for why in record.dropped.values())
@@ -372,14 +382,14 @@ def test_thousands_of_malformed_updates_leave_the_model_as_if_they_had_not_come(
 def test_a_round_of_bad_updates_only_leaves_everything_bit_identical(more: dict) -> None:
     made = federation(rounds=2, **more)
     rng = random.Random(1)
-    engine = Fake(dict.fromkeys(range(5), honest))
+    engine = Fake(made, dict.fromkeys(range(5), honest))
     rounds = made.rounds(engine)
     assert next(rounds).dropped == {}
     before = fed.snapshot(made.model)
-    memory = {k: t.clone() for k, t in made.state.memory.items()}
+    memory = {k: t.clone() for k, t in made.server.memory.items()}
     control = (
-        {k: t.clone() for k, t in made.state.scaffold.control.items()}
-        if made.state.scaffold
+        {k: t.clone() for k, t in made.scaffold.control.items()}
+        if made.scaffold
         else {}
     )
     names = [
@@ -399,9 +409,9 @@ def test_a_round_of_bad_updates_only_leaves_everything_bit_identical(more: dict)
     assert record.examples == 0
     assert math.isnan(record.loss)
     fed.assert_identical(fed.snapshot(made.model), before)
-    fed.assert_identical(made.state.memory, memory)
-    if made.state.scaffold:
-        fed.assert_identical(made.state.scaffold.control, control)
+    fed.assert_identical(made.server.memory, memory)
+    if made.scaffold:
+        fed.assert_identical(made.scaffold.control, control)
 
 
 @pytest.mark.parametrize("more", [{"nova": True}, {"scaffold": True}])
@@ -412,20 +422,20 @@ def test_an_absurd_number_of_steps_does_not_reach_the_strategies(more: dict, ste
     """FedNova walks through them one by one, SCAFFOLD counts them in 64 bits."""
     made = federation(space=fed.WidthSpace.of(["1/2", "1"]), ceilings=("1",) * 5, **more)
     answers = dict.fromkeys(range(5), honest)
-    answers[3] = lambda task: replace(honest(task), steps=steps, reach=steps)
-    asked = next(task for task in made.tasks(0) if task.client_id == 3)
+    answers[3] = lambda task: replace(honest(task), steps=steps, widest_steps=steps)
+    asked = next(task for task in assignments(made, 0) if task.client_id == 3)
     assert find_fault(asked, answers[3](asked)) is not None  # or what follows would not end
-    (record,) = made.rounds(Fake(answers))
+    (record,) = made.rounds(Fake(made, answers))
     assert set(record.dropped) == {3}
 
 
 def test_what_an_engine_says_went_wrong_is_kept_as_the_reason() -> None:
     made = federation()
     answers = dict.fromkeys(range(5), honest) | {
-        2: lambda task: "the device went away",
-        4: lambda task: "",
+        2: lambda task: Rejected("the device went away"),
+        4: lambda task: Rejected(""),
     }
-    (record,) = made.rounds(Fake(answers))
+    (record,) = made.rounds(Fake(made, answers))
     assert record.dropped == {2: "the device went away", 4: ""}
     assert sum(tier.clients for tier in record.tiers.values()) == 3
 
@@ -448,15 +458,15 @@ def test_whatever_is_accepted_leaves_model_and_memory_finite_in_single_precision
         }
         return replace(good(task), tensors=tensors, num_examples=examples)
 
-    list(made.rounds(Fake(dict.fromkeys(range(5), answer))))
+    list(made.rounds(Fake(made, dict.fromkeys(range(5), answer))))
     assert all(bool(t.isfinite().all()) for t in made.model.tensors.values())
-    assert all(bool(t.isfinite().all()) for t in made.state.memory.values())
+    assert all(bool(t.isfinite().all()) for t in made.server.memory.values())
 
 
 def test_a_finite_loss_does_not_make_the_loss_of_a_round_infinite() -> None:
     made = federation()
     answers = dict.fromkeys(range(5), lambda task: replace(honest(task), loss=1e308))
-    (record,) = made.rounds(Fake(answers))
+    (record,) = made.rounds(Fake(made, answers))
     assert math.isfinite(record.loss) or len(record.dropped) == 5
 
 
@@ -471,8 +481,8 @@ def test_tensors_that_track_gradients_leave_no_graph_behind() -> None:
         }
         return replace(update, tensors=tracked)
 
-    (record,) = made.rounds(Fake(dict.fromkeys(range(5), answer)))
+    (record,) = made.rounds(Fake(made, dict.fromkeys(range(5), answer)))
     if not record.dropped:
-        kept = [*made.state.scaffold.control.values(), *made.state.memory.values()]
-        kept += [t for own in made.state.scaffold.clients.values() for t in own.tensors.values()]
+        kept = [*made.scaffold.control.values(), *made.server.memory.values()]
+        kept += [t for own in made.scaffold.clients.values() for t in own.tensors.values()]
         assert not any(t.requires_grad for t in kept)

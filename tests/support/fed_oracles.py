@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,10 +28,13 @@ from fjord.core.seeding import derive_seed
 from fjord.core.width import Width, WidthSpace
 from fjord.devices.tiers import DevicePopulation, ListedDevices
 from fjord.elastic.model import ElasticModel
-from fjord.federated.methods import Method, find_method
-from fjord.federated.rounds import Federation, RoundSchedule, ServerState
-from fjord.federated.scaffold import ScaffoldState
-from fjord.training.local import Assignment, ClientTrainer, ClientUpdate, LocalTraining
+from fjord.federated.aggregation import NestedMean
+from fjord.federated.fednova import NormalisedMean
+from fjord.federated.methods import ClientContext, Method, find_method
+from fjord.federated.population import RoundClients
+from fjord.federated.rounds import Federation, RoundAssignments, RoundSchedule
+from fjord.training.assignment import Assignment, ClientUpdate
+from fjord.training.local import ClientTrainer, LocalTraining
 
 WHOLE = Width(1)
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -70,6 +74,7 @@ class Serial:
         self.trainer = ClientTrainer(
             federation.model, federation.data, federation.training, federation.seed
         )
+        self.federation = federation
         self.change = change
         self.tasks: list[Assignment] = []
         self.updates: list[ClientUpdate] = []
@@ -84,7 +89,13 @@ class Serial:
             self.updates.append(update)
             yield task, self.change(task, update) if self.change else update
 
-    def test(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, Any]:
+    def clients(self, round_index: int) -> RoundClients:
+        return self.federation.population.clients_in(round_index)
+
+    def metadata(self) -> dict[str, float]:
+        return {}
+
+    def evaluate(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, Any]:
         return {}
 
     def __enter__(self) -> "Serial":
@@ -146,9 +157,9 @@ class Setting:
             schedule,
             training,
             self.seed,
-            self.step,
-            self.nova,
-            ServerState(scaffold=ScaffoldState(model, len(self.sizes)) if self.scaffold else None),
+            server_optimizer=self.step,
+            make_aggregator=partial(NormalisedMean, training=training) if self.nova else NestedMean,
+            scaffolded=self.scaffold,
         )
 
     def net(self) -> nn.Module:
@@ -156,6 +167,17 @@ class Setting:
         return _made(
             self.kind, self.space if method.nested else WidthSpace.of([self.target]), self.norms
         )[0]
+
+
+def cohort_of(federation: Federation, round_index: int) -> list[tuple[int, ClientContext]]:
+    """Return the clients of a round, with what is known of each."""
+    clients = federation.population.clients_in(round_index)
+    return [(context.client_id, context) for context in federation.select_cohort(clients)]
+
+
+def assignments(federation: Federation, round_index: int) -> RoundAssignments:
+    """Return what the clients of a round are sent."""
+    return federation.assignments(federation.population.clients_in(round_index))
 
 
 def train(federation: Federation) -> tuple[State, Serial]:

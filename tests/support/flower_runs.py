@@ -8,8 +8,9 @@ pytest.importorskip("flwr")
 from local_grid import LocalGrid
 
 from fjord.engines.flower.client import client_app
-from fjord.engines.flower.engine import ReplyPolicy, RunSpec
-from fjord.experiments.flower_app import device, serve
+from fjord.engines.flower.engine import ReplyPolicy
+from fjord.engines.flower.run_spec import RunSpec
+from fjord.experiments.flower_app import make_runtime, serve_run
 from fjord.experiments.recipes.find import apply_settings, find_recipe
 from fjord.experiments.runner import run_experiment
 from fjord.experiments.runs import RunFolder
@@ -83,8 +84,8 @@ def in_process(recipe, folder, settings=(), engine=None):
 def over_grid(
     recipe, folder, settings=(), *, nodes=({}, {}, {}), spoil=None, patience=PATIENCE, resume=False
 ):
-    grid = LocalGrid(client_app(device), nodes, spoil)
-    return serve(grid, RunSpec(recipe, tuple(settings)), patience, folder, resume=resume)
+    grid = LocalGrid(client_app(make_runtime), nodes, spoil)
+    return serve_run(grid, RunSpec(recipe, tuple(settings)), patience, folder, resume=resume)
 
 
 def assert_same(mine: RunFolder, wanted: RunFolder) -> None:

@@ -85,7 +85,7 @@ def calm():
 
 
 def recipe():
-    return replace(calm(), method=replace(PLAIN, objective=scarce))
+    return replace(calm(), method=replace(PLAIN, objective=Objective(scarce, PLAIN.objective.widths)))
 
 
 def wide():

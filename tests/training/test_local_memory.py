@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 import torch
-from fed_oracles import Setting, assert_identical, snapshot
+from fed_oracles import Setting, assert_identical, assignments, snapshot
 from shortages import few_objects  # noqa: F401
 
 from fjord.core.memory import ClientOutOfMemory
 from fjord.core.width import Width
 from fjord.devices.tiers import ListedDevices, VaryingDevices
 from fjord.engines.in_process import InProcessEngine
-from fjord.federated.rounds import Federation, RoundRecord
+from fjord.federated.records import RoundRecord
+from fjord.federated.rounds import Federation
 from fjord.federated.server_optimizers import FedAdam
-from fjord.training.local import Assignment, ClientTrainer, ClientUpdate
+from fjord.training.assignment import Assignment, ClientUpdate
+from fjord.training.local import ClientTrainer
 
 SHORTAGE = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried ..."
 CEILINGS = ("1", "1", "1", "3/5", "1/5", "1")
@@ -34,21 +36,21 @@ class Scarce(ClientTrainer):
         limit = self.limits.get((task.client_id, task.round_index))
         if limit is None or self.carries(task, Fraction(limit)):
             return super()._train(task, *rest)
-        short = replace(self.how, max_steps=1)
-        self.how, usual = short, self.how
+        short = replace(self.training, max_steps=1)
+        self.training, usual = short, self.training
         try:
             super()._train(task, *rest)  # it gets somewhere first
         finally:
-            self.how = usual
+            self.training = usual
         raise RuntimeError(SHORTAGE)
 
     def carries(self, task: Assignment, limit: Fraction) -> bool:
-        return all(len(task.held[f.name]) <= f.unit_count(limit) for f in self.model.plan.families)
+        return all(len(task.units[f.name]) <= f.unit_count(limit) for f in self.model.plan.families)
 
 
 def scarce(federation: Federation, limits: Rooms) -> ClientTrainer:
     trainer = federation.trainer()
-    found = Scarce(trainer.model, trainer.data, trainer.how, trainer.seed, trainer.parts)
+    found = Scarce(trainer.model, trainer.data, trainer.training, trainer.seed, trainer.fallbacks)
     found.limits = limits
     return found
 
@@ -57,7 +59,7 @@ def short_of_memory(
     setting: Setting, limits: Rooms, workers: int = 1
 ) -> tuple[Federation, list[RoundRecord]]:
     federation = setting.make()
-    with InProcessEngine(scarce(federation, limits), federation.data.test, workers) as engine:
+    with InProcessEngine(federation, workers=workers, trainer=scarce(federation, limits)) as engine:
         return federation, list(federation.rounds(engine))
 
 
@@ -69,7 +71,7 @@ def known_before(setting: Setting, limits: Rooms) -> tuple[Federation, list[Roun
 
     devices = VaryingDevices(ListedDevices([Fraction(c) for c in setting.ceilings]), lowered)
     federation = replace(setting, devices=devices).make()
-    with InProcessEngine(federation.trainer(), federation.data.test) as engine:
+    with InProcessEngine(federation) as engine:
         return federation, list(federation.rounds(engine))
 
 
@@ -129,7 +131,7 @@ def test_running_out_of_memory_gives_what_a_lower_ceiling_gives_bit_for_bit(name
         3: [],
     }
     if setting.scaffold:
-        mine, theirs = found.state.scaffold, wanted.state.scaffold
+        mine, theirs = found.scaffold, wanted.scaffold
         assert mine is not None
         assert theirs is not None
         for name in ("total", "holders", "control"):
@@ -192,22 +194,22 @@ def test_methods_that_have_nothing_smaller_to_give_drop_the_client_by_name(name:
     assert record.dropped == {
         0: "out of memory, and no smaller part of what it was sent can be trained"
     }
-    task = next(task for task in federation.tasks(0) if task.client_id == 0)
-    assert list(federation.portions.below(task)) == []
+    task = next(task for task in assignments(federation, 0) if task.client_id == 0)
+    assert list(federation.allocator.all_smaller(task)) == []
 
 
 def test_fjord_efd_falls_back_to_those_of_its_random_units_that_lie_below() -> None:
     setting = Setting(method="fjord-efd", ceilings=CEILINGS, sizes=SIZES)
     federation = setting.make()
-    task = next(task for task in federation.tasks(0) if task.client_id == 3)
+    task = next(task for task in assignments(federation, 0) if task.client_id == 3)
     assert task.space.largest == Width(4, 5)
-    parts = dict(federation.portions.below(task))
+    parts = {part.ceiling: part for part in federation.allocator.all_smaller(task)}
     assert list(parts) == [Width(3, 5), Width(2, 5), Width(1, 5)]
     for ceiling, part in parts.items():
         assert part.space == federation.space.up_to(ceiling)
         for family in federation.model.plan.families:
-            below = [u for u in task.held[family.name].tolist() if u < family.unit_count(ceiling)]
-            assert part.held[family.name].tolist() == below
+            below = [u for u in task.units[family.name].tolist() if u < family.unit_count(ceiling)]
+            assert part.units[family.name].tolist() == below
     _, (record,) = short_of_memory(setting, {(3, 0): "2/5"})
     assert re.fullmatch("from 4/5 to [123]/5: out of memory", record.reduced[3])
     assert not record.dropped
@@ -221,7 +223,7 @@ def test_an_error_that_is_none_of_memory_ends_the_run(monkeypatch: pytest.Monkey
     federation = Setting().make()
     with (
         pytest.raises(RuntimeError, match="mat1") as raised,
-        InProcessEngine(federation.trainer(), federation.data.test) as e,
+        InProcessEngine(federation) as e,
     ):
         list(federation.rounds(e))
     assert raised.value.__notes__ == ["client 0, round 0"]
@@ -232,4 +234,4 @@ def test_a_trainer_without_parts_says_that_it_has_none() -> None:
     trainer = Scarce(federation.model, federation.data, federation.training, federation.seed)
     trainer.limits = {(0, 0): "1/5"}
     with pytest.raises(ClientOutOfMemory, match="no smaller part"):
-        trainer(next(iter(federation.tasks(0))))
+        trainer(next(iter(assignments(federation, 0))))

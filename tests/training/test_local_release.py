@@ -20,7 +20,7 @@ def test_a_trainer_keeps_no_batch_of_a_client_and_after_a_shortage_no_network():
         1, federation.data.examples, federation.data.test, prepare=prepare
     )
     trainer = federation.trainer()
-    trainer(federation.task_at(Fraction(1)))
+    trainer(federation.assign_at(Fraction(1)))
     (bench,) = trainer._benches.values()
     seen += [
         weakref.ref(bench.model.shared_submodel(width).net) for width in federation.space.widths

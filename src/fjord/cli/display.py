@@ -18,7 +18,7 @@ from fjord.cli.tables import print_line
 from fjord.core.width import Width, parse_width
 from fjord.experiments.experiment import Experiment
 from fjord.experiments.runs import RunFolder
-from fjord.federated.rounds import RoundRecord
+from fjord.federated.records import RoundRecord
 from fjord.report import cost_to_score as costs
 from fjord.report.groups import ReportRun
 from fjord.report.numbers import drop_reason

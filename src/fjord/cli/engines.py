@@ -67,7 +67,8 @@ class EngineChoice:
         resume: bool,
         on_round: OnRound,
     ) -> None:
-        from fjord.engines.flower.engine import Grid, ReplyPolicy, RunSpec
+        from fjord.engines.flower.engine import Grid, ReplyPolicy
+        from fjord.engines.flower.run_spec import RunSpec
         from fjord.engines.flower.simulation import run_simulation
         from fjord.experiments import flower_app
 
@@ -75,7 +76,7 @@ class EngineChoice:
         policy = ReplyPolicy(self.deadline, self.min_replies)
 
         def serve(grid: Grid) -> None:
-            flower_app.serve(grid, spec, policy, folder, resume=resume, on_round=on_round)
+            flower_app.serve_run(grid, spec, policy, folder, resume=resume, on_round=on_round)
 
         run_simulation(
             serve,

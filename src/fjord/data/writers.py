@@ -157,7 +157,7 @@ def draw_writer(
     return draw_character(labels, hand, generator), labels
 
 
-def synthetic_writers(
+def writers(
     seed: int,
     num_clients: int = 200,
     *,

@@ -175,7 +175,7 @@ def score_widths(model: ElasticModel, test: TestSet) -> dict[Width, Score]:
     """Score the model at each of its widths."""
     scores = {}
     for width, parts in score_examples(model, test, model.space.widths, TEST_BATCH).items():
-        scores[width] = ExampleScores.joined(parts).score()
+        scores[width] = ExampleScores.join(parts).score()
     return scores
 
 

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from fjord.elastic.elasticize import elasticize
 from fjord.elastic.model import ElasticModel
 from fjord.experiments import value_kinds as kinds
 from fjord.experiments.settings import accept_settings, recipe_part, setting, settings_as_json
+from fjord.federated.aggregation import MeanOverAll, NestedMean
+from fjord.federated.fednova import NormalisedMean
 from fjord.federated.methods import METHODS, Method, find_method
-from fjord.federated.rounds import Federation, RoundSchedule, ServerState
-from fjord.federated.scaffold import ScaffoldState
+from fjord.federated.rounds import Federation, MakeAggregator, RoundSchedule
 from fjord.federated.server_optimizers import FedAdam, FedAvgM, ServerOptimizer
 from fjord.training.local import LocalTraining
 
@@ -299,25 +301,22 @@ class Experiment:
     ) -> Federation:
         method = self.find_method()
         schedule = RoundSchedule(
-            self.num_rounds,
-            self.cohort_size,
-            self.lr,
-            self.milestones,
-            self.decay,
-            self.availability,
-            self.eval_every,
+            num_rounds=self.num_rounds,
+            cohort_size=self.cohort_size,
+            lr=self.lr,
+            milestones=self.milestones,
+            decay=self.decay,
+            availability=self.availability,
+            eval_every=self.eval_every,
         )
         training = LocalTraining(
-            method.objective,
-            self.batch_size,
-            self.local_epochs,
-            self.max_local_steps,
-            self.momentum,
-            self.weight_decay,
-            self.prox,
-        )
-        state = ServerState(
-            scaffold=ScaffoldState(model, data.num_clients) if self.scaffold else None
+            objective=method.objective,
+            batch_size=self.batch_size,
+            epochs=self.local_epochs,
+            max_steps=self.max_local_steps,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            prox=self.prox,
         )
         return Federation(
             model=model,
@@ -329,14 +328,20 @@ class Experiment:
             schedule=schedule,
             training=training,
             seed=self.seed,
-            step=self._step(),
-            nova=self.nova,
-            take_all=self.average == "all",
-            clock=self.find_clock(),
-            state=state,
+            server_optimizer=self._server_optimizer(),
+            make_aggregator=self._aggregator_factory(training),
+            scaffolded=self.scaffold,
+            speeds=self.find_clock(),
         )
 
-    def _step(self) -> ServerOptimizer | None:
+    def _aggregator_factory(self, training: LocalTraining) -> MakeAggregator:
+        if self.nova:
+            return partial(NormalisedMean, training=training)
+        if self.average == "all":
+            return MeanOverAll
+        return NestedMean
+
+    def _server_optimizer(self) -> ServerOptimizer | None:
         if not isinstance(self.server, str):
             return self.server
         optimizer = SERVERS[self.server]

@@ -1,98 +1,115 @@
-"""A recipe run by Flower: what its server and its clients do, whatever carries the messages between them."""
+"""A recipe run by Flower: what its server and its clients do, whatever carries the messages."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from fjord.devices.tiers import VaryingDevices
+from fjord.devices.profile import DeviceProfile
 from fjord.engines.flower.client import ClientApp, ClientRuntime, client_app
-from fjord.engines.flower.engine import FlowerEngine, Grid, ReplyPolicy, RunSpec
+from fjord.engines.flower.engine import FlowerEngine, Grid, ReplyPolicy
+from fjord.engines.flower.run_spec import RunSpec
 from fjord.engines.flower.server import ServerApp, server_app
+from fjord.experiments.experiment import Experiment
 from fjord.experiments.profiling.profile import profile_federation, uses_distillation
 from fjord.experiments.recipes.find import apply_settings, find_recipe
 from fjord.experiments.runner import MakeEngine, OnRound, run_experiment
 from fjord.experiments.runs import RunFolder
-from fjord.federated.rounds import Federation, RoundRecord
-from fjord.training.local import ClientTrainer
+from fjord.federated.records import RoundRecord
+from fjord.federated.rounds import Federation
 
 
-def serve(
+def serve_run(
     grid: Grid,
-    order: RunSpec,
-    patience: ReplyPolicy,
+    spec: RunSpec,
+    policy: ReplyPolicy,
     folder: Path,
     *,
     resume: bool = False,
     on_round: OnRound | None = None,
     sent: Path | None = None,
 ) -> RunFolder:
-    """Run a recipe into a folder, its clients on the nodes of a Grid; `sent` may hold the recipe's files."""
-    experiment = apply_settings(find_recipe(order.recipe, sent)(), order.settings)
-    known = {"name": order.recipe, "set": list(order.settings)}
-    engine = engines(grid, order, patience)
+    """Run a recipe into a folder, its clients on the nodes of a Grid.
+
+    The folder `sent` may hold the recipe's files.
+    """
     return run_experiment(
-        experiment, folder, recipe=known, resume=resume, on_round=on_round, engine=engine
+        make_experiment(spec, sent),
+        folder,
+        recipe={"name": spec.recipe, "set": list(spec.settings)},
+        resume=resume,
+        on_round=on_round,
+        engine=flower_engines(grid, spec, policy),
     )
 
 
-def engines(grid: Grid, order: RunSpec, patience: ReplyPolicy) -> MakeEngine:
+def make_experiment(spec: RunSpec, sent: Path | None = None) -> Experiment:
+    """Return the experiment that a specification names."""
+    recipe = find_recipe(spec.recipe, sent)
+    return apply_settings(recipe(), spec.settings)
+
+
+def flower_engines(grid: Grid, spec: RunSpec, policy: ReplyPolicy) -> MakeEngine:
     """Return what makes the engine of each model of a run."""
 
-    def make(federation: Federation, trainer: ClientTrainer, stage: int) -> FlowerEngine:
-        mine = replace(order, stage=stage)
-        engine = FlowerEngine(grid, trainer, federation.data.test, mine, patience, federation.space)
-        federation.devices = VaryingDevices(
-            federation.devices, lambda client, _, usual: engine.nodes.lowered(client, usual)
-        )
-        return engine
+    def make_engine(federation: Federation, stage: int) -> FlowerEngine:
+        return FlowerEngine(grid, federation, replace(spec, stage=stage), policy)
 
-    return make
+    return make_engine
 
 
 @lru_cache(maxsize=1)
-def device(order: RunSpec, sent: Path | None = None) -> ClientRuntime:
+def make_runtime(spec: RunSpec, sent: Path | None = None) -> ClientRuntime:
     """Build what a client needs to train, the experiment's model and data, once in each process."""
-    # Who carries how little is the server's to say: a device need not have that file.
-    experiment = replace(
-        apply_settings(find_recipe(order.recipe, sent)(), order.settings), load=None
+    # What devices can carry is the server's to say: a device need not have the file of loads.
+    experiment = replace(make_experiment(spec, sent), load=None)
+    federation = experiment.federation(spec.stage, spec.known_model)
+    return ClientRuntime(
+        trainer=federation.trainer(),
+        slice_index=federation.slice_index,
+        space=federation.space,
+        profile=_profiler(federation, spec.recipe),
     )
-    federation = experiment.federation(order.stage, order.known)
-    measure = partial(
-        profile_federation, federation, kd=uses_distillation(federation), name=order.recipe
-    )
-    profile = lambda examples: measure(examples=examples)  # noqa: E731
-    return ClientRuntime(federation.trainer(), federation.places, federation.space, profile)
+
+
+def _profiler(federation: Federation, name: str) -> Callable[[int | None], DeviceProfile]:
+    def profile(examples: int | None) -> DeviceProfile:
+        kd = uses_distillation(federation)
+        return profile_federation(federation, kd=kd, name=name, examples=examples)
+
+    return profile
 
 
 def server_of(sent: Path | None = None) -> ServerApp:
     """Return the server's side of an app; the folder `sent` may hold its recipe's files."""
-    return server_app(partial(_main, sent=sent))
+    return server_app(partial(_run_server, sent=sent))
 
 
 def client_of(sent: Path | None = None) -> ClientApp:
     """Return the devices' side."""
-    return client_app(partial(device, sent=sent))
+    return client_app(partial(make_runtime, sent=sent))
 
 
-def _main(grid: Grid, config: Mapping[str, Any], sent: Path | None) -> None:
+def _run_server(grid: Grid, config: Mapping[str, Any], sent: Path | None) -> None:
     """Run what a `flwr run` asks for."""
-    order = RunSpec(config["recipe"], tuple(shlex.split(config["settings"])))
-    patience = ReplyPolicy(float(config["deadline"]), int(config["min-replies"]))
-    folder = Path(
-        config["output"]
-        or RunFolder.next_free_path(Path("runs") / Path(order.recipe).stem / "flower")
-    ).resolve()
+    spec = RunSpec(config["recipe"], tuple(shlex.split(config["settings"])))
+    policy = ReplyPolicy(float(config["deadline"]), int(config["min-replies"]))
+    folder = config["output"]
+    if not folder:
+        folder = RunFolder.next_free_path(Path("runs") / Path(spec.recipe).stem / "flower")
+    folder = Path(folder).resolve()
     print(f"Run folder: {folder}", flush=True)
-    serve(grid, order, patience, folder, resume=bool(config["resume"]), on_round=_tell, sent=sent)
+    resume = bool(config["resume"])
+    serve_run(grid, spec, policy, folder, resume=resume, on_round=_print_round, sent=sent)
 
 
-def _tell(record: RoundRecord, done: int, total: int) -> None:
-    scores = ", ".join(f"{width}: {score.accuracy:.1%}" for width, score in record.scores.items())
-    counts = f"{record.engine['answered']:g} of {record.engine['sent']:g} answered, {len(record.dropped)} dropped"
-    print(
-        f"round {done} of {total}: {counts}, {record.seconds:.1f} s{f'; {scores}' if scores else ''}",
-        flush=True,
-    )
+def _print_round(record: RoundRecord, done: int, total: int) -> None:
+    answered = f"{record.engine['answered']:g} of {record.engine['sent']:g} answered"
+    text = f"round {done} of {total}: {answered}, {len(record.dropped)} dropped"
+    text += f", {record.seconds:.1f} s"
+    if record.scores:
+        scores = [f"{width}: {score.accuracy:.1%}" for width, score in record.scores.items()]
+        text += f"; {', '.join(scores)}"
+    print(text, flush=True)

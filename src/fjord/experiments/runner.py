@@ -16,18 +16,14 @@ from fjord.experiments.dashboards import MetricsWriter, open_dashboards
 from fjord.experiments.experiment import Experiment
 from fjord.experiments.runs import RunFolder, check_same_experiment
 from fjord.federated.engine import Engine
-from fjord.federated.rounds import Federation, RoundRecord
-from fjord.federated.scaffold import ControlVariate
-from fjord.training.evaluate import Score
-from fjord.training.local import ClientTrainer
+from fjord.federated.records import RoundRecord
+from fjord.federated.rounds import Federation
+from fjord.training.evaluate import ExampleScores, Score
 
 OnRound = Callable[[RoundRecord, int, int], None]
 """Called after each round with its record, the rounds done and the rounds in all."""
-MakeEngine = Callable[[Federation, ClientTrainer, int], Engine]
-"""Makes the engine of one of the experiment's models.
-
-It gets the model in training, its local training, and its number.
-"""
+MakeEngine = Callable[[Federation, int], Engine]
+"""Makes the engine of one of the experiment's models, from the model in training and its number."""
 
 
 def run_experiment(
@@ -69,8 +65,8 @@ def run_experiment(
 
 
 def _make_in_process_engine(workers: int) -> MakeEngine:
-    def make_engine(federation: Federation, trainer: ClientTrainer, stage: int) -> Engine:
-        return InProcessEngine(trainer, federation.data.test, workers)
+    def make_engine(federation: Federation, stage: int) -> Engine:
+        return InProcessEngine(federation, workers=workers)
 
     return make_engine
 
@@ -83,7 +79,8 @@ class _ExperimentRunner:
     make_engine: MakeEngine
     start_stage: int = 0
     start_round: int = 0
-    restored: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+    restored: dict[str, Any] = field(default_factory=dict)
+    """The state of the model that a resumed run goes on with; empty if it begins a new model."""
     checkpoint_time: float = field(default_factory=time.monotonic)
     """When the last checkpoint was written."""
     checkpoint_cost: float = 0.0
@@ -95,7 +92,8 @@ class _ExperimentRunner:
         tensors, info = self.folder.load_for_resume(self.experiment.num_rounds)
         self.start_stage = info["stage"]
         self.start_round = info["round"]
-        self.restored = (tensors, info)
+        if tensors:
+            self.restored = {**info, **tensors}
         self.folder.keep_rows_before(self.start_stage, self.start_round)
 
     def first_step(self) -> int:
@@ -107,19 +105,17 @@ class _ExperimentRunner:
         if stage < self.start_stage:
             return
         if self.restored:
-            tensors, info = self.restored
-            _restore(federation, tensors, info)
-            self.restored = None
-        trainer = federation.trainer()
-        with self.make_engine(federation, trainer, stage) as engine:
+            federation.load_state_dict(self.restored)
+            self.restored = {}
+        with self.make_engine(federation, stage) as engine:
             last: RoundRecord | None = None
             for last in federation.rounds(engine):
                 self._finish_round(stage, federation, last, writers)
             if last:
-                tested = last.tested
+                example_scores = last.example_scores
             else:
-                tested = engine.test(federation.model, federation.model.space.widths)
-        self._finish_model(stage, federation, tested)
+                example_scores = engine.evaluate(federation.model, federation.model.space.widths)
+        self._finish_model(stage, federation, example_scores)
 
     def _finish_round(
         self,
@@ -140,7 +136,10 @@ class _ExperimentRunner:
             self.on_round(record, done, len(federation.targets) * num_rounds)
 
     def _finish_model(
-        self, stage: int, federation: Federation, tested: Mapping[Width, Any]
+        self,
+        stage: int,
+        federation: Federation,
+        example_scores: Mapping[Width, ExampleScores],
     ) -> None:
         """Save a trained model, and how clients do with it."""
         name = "model"
@@ -150,7 +149,7 @@ class _ExperimentRunner:
         before = {}
         if self.folder.has("clients.json"):
             before = self.folder.read_json("clients.json")
-        scores = _client_scores(federation, tested)
+        scores = _client_scores(federation, example_scores)
         self.folder.write_json("clients.json", _widest_scores(before, scores))
         self.folder.save_checkpoint({}, {"stage": stage + 1, "round": 0})
 
@@ -160,8 +159,14 @@ class _ExperimentRunner:
         interval = max(self.experiment.checkpoint_seconds, 20 * self.checkpoint_cost)
         if started - self.checkpoint_time < interval:
             return
-        tensors, info = _snapshot(federation)
-        self.folder.save_checkpoint(tensors, {"stage": stage, **info})
+        tensors: dict[str, Tensor] = {}
+        info: dict[str, Any] = {"stage": stage}
+        for key, value in federation.state_dict().items():
+            if isinstance(value, Tensor):
+                tensors[key] = value
+            else:
+                info[key] = value
+        self.folder.save_checkpoint(tensors, info)
         self.checkpoint_time = time.monotonic()
         if self.experiment.checkpoint_seconds:
             self.checkpoint_cost = self.checkpoint_time - started
@@ -209,67 +214,21 @@ def scores_as_json(scores: Mapping[Width, Score]) -> dict[str, dict[str, float]]
     return {str(width): score_as_json(score) for width, score in scores.items()}
 
 
-def _snapshot(federation: Federation) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return all that rounds change, as tensors and plain data."""
-    state = federation.state
-    tensors = {f"model/{key}": t for key, t in federation.model.state_dict().items()}
-    tensors |= {f"memory/{key}": t for key, t in state.memory.items()}
-    widths: dict[str, list[str]] = {}
-    if state.scaffold:
-        tensors |= {f"total/{key}": t for key, t in state.scaffold.total.items()}
-        tensors |= {f"holders/{key}": t for key, t in state.scaffold.holders.items()}
-        for client, own in state.scaffold.clients.items():
-            widths[str(client)] = [str(w) for w in own.widths]
-            tensors |= {f"client/{client}/value/{key}": t for key, t in own.tensors.items()}
-            tensors |= {
-                f"client/{client}/held/{family}": units for family, units in own.held.items()
-            }
-    return tensors, {"round": state.round_index, "clients": widths}
-
-
-def _restore(federation: Federation, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
-    """Put a snapshot back."""
-    state = federation.state
-    state.round_index = info["round"]
-    if info["round"] == 0 and not tensors:
-        return
-    federation.model.load_state_dict(_under("model/", tensors))
-    state.memory = _under("memory/", tensors)
-    if state.scaffold:
-        state.scaffold.total, state.scaffold.holders = (
-            _under("total/", tensors),
-            _under("holders/", tensors),
-        )
-        for client, widths in info["clients"].items():
-            held = _under(f"client/{client}/held/", tensors)
-            values = _under(f"client/{client}/value/", tensors)
-            order = [key for key in federation.model.tensors if key in values]
-            own = ControlVariate(
-                held, tuple(map(parse_width, widths)), {key: values[key] for key in order}
-            )
-            state.scaffold.clients[int(client)] = own
-        state.scaffold.end_round()
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
-
-
 def _client_scores(
-    federation: Federation, tested: Mapping[Width, Any]
+    federation: Federation, example_scores: Mapping[Width, ExampleScores]
 ) -> dict[str, dict[str, Any]]:
     """Return how each client of the test set does with the widest submodel it can carry."""
     owners = federation.data.test.owners
     devices = usual_devices(federation.devices)
     scores: dict[str, dict[str, Any]] = {}
     for client in torch.unique(owners[owners >= 0]).tolist():
-        ceiling = federation.usable(devices.ceiling(client, 0), client)
+        ceiling = federation.allocator.usable_ceiling(client, devices.ceiling(client, 0))
         row: dict[str, Any] = {"ceiling": str(ceiling), "width": None}
         own_examples = (owners == client).numpy()
-        fitting = [width for width in tested if width <= ceiling]
+        fitting = [width for width in example_scores if width <= ceiling]
         if fitting:
             widest = max(fitting)
-            examples = tested[widest]
+            examples = example_scores[widest]
             if examples.count[own_examples].any():
                 score = examples.score(own_examples)
                 row |= {"width": str(widest), "count": score.count, **score_as_json(score)}

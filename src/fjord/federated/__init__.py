@@ -1,1 +1,1 @@
-"""Federated training: methods, allocation, aggregation, validation and the round loop (Algorithm 1)."""
+"""Federated training: methods, allocation, aggregation and the round loop (Algorithm 1)."""

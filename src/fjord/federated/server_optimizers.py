@@ -1,8 +1,10 @@
-"""Server optimizers (Reddi et al., Adaptive Federated Optimization; Hsu et al., FedAvgM) on nested means.
+"""Server optimizers on nested means: FedAvgM (Hsu et al., 2019) and FedAdam (Reddi et al., 2021).
 
-The pseudo-gradient is the mean update. Weights that no client held this round stay, and so does their memory.
+The pseudo-gradient is the mean update. Weights that no client held this round stay, and so does
+their memory.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from fjord.elastic.model import ElasticModel
-from fjord.federated.aggregation import CoveredMean, NestedMean, write_where_covered
+from fjord.federated.aggregation import Aggregator, CoveredMean, write_where_covered
 
 OptimizerMemory = dict[str, Tensor]
-"""What a server remembers from round to round, by a name and a tensor's key; kept in checkpoints."""
+"""What a server optimizer remembers of one tensor, by name."""
 
 
 class ServerOptimizer(Protocol):
@@ -45,7 +47,7 @@ class FedAvgM:
 
 @dataclass(frozen=True)
 class FedAdam:
-    """Adam at the server, as in the paper's Algorithm 2: without bias correction, and v begins at tau squared."""
+    """Adam at the server (Reddi et al., Algorithm 2): no bias correction, v begins at tau^2."""
 
     lr: float = 0.01
     beta1: float = 0.9
@@ -63,27 +65,44 @@ class FedAdam:
         return self.lr * memory["first"] / (memory["second"].sqrt() + self.tau)
 
 
-@torch.no_grad()
-def apply_mean(
-    model: ElasticModel, merged: NestedMean, step: ServerOptimizer | None, memory: OptimizerMemory
-) -> None:
-    """Bring a round's mean into the model: as it is (FedAvg), or through a server optimizer."""
-    for key, current in model.tensors.items():
-        if step is not None and isinstance(current, nn.Parameter):
-            write_where_covered(current, _stepped(key, current, merged.result(key), step, memory))
-        else:
-            merged.write(key, current)
+class ServerUpdate:
+    """Brings a round's mean into the model: as it is (FedAvg), or through a server optimizer."""
 
+    def __init__(self, optimizer: ServerOptimizer | None = None) -> None:
+        self.optimizer = optimizer
+        self.memory: dict[str, Tensor] = {}
+        """What the optimizer remembers, by `name/key` of a tensor."""
 
-def _stepped(
-    key: str, current: Tensor, found: CoveredMean, step: ServerOptimizer, memory: OptimizerMemory
-) -> CoveredMean:
-    before = {
-        name: memory.get(f"{name}/{key}", torch.full_like(current, x))
-        for name, x in step.start().items()
-    }
-    after = dict(before)
-    moved = current + step(after, found.mean - current)
-    for name, value in after.items():
-        memory[f"{name}/{key}"] = torch.where(found.weight > 0, value, before[name])
-    return CoveredMean(moved, found.weight)
+    @torch.no_grad()
+    def apply(self, model: ElasticModel, aggregator: Aggregator) -> None:
+        """Move the model to a round's result."""
+        for key, current in model.tensors.items():
+            if self.optimizer is not None and isinstance(current, nn.Parameter):
+                moved = self._step(self.optimizer, key, current, aggregator.result(key))
+                write_where_covered(current, moved)
+            else:
+                aggregator.write(key, current)
+
+    def _step(
+        self, optimizer: ServerOptimizer, key: str, current: Tensor, result: CoveredMean
+    ) -> CoveredMean:
+        before: OptimizerMemory = {}
+        for name, initial in optimizer.start().items():
+            remembered = self.memory.get(f"{name}/{key}")
+            before[name] = torch.full_like(current, initial) if remembered is None else remembered
+        after = dict(before)
+        moved = current + optimizer(after, result.mean - current)
+        for name, value in after.items():
+            self.memory[f"{name}/{key}"] = torch.where(result.weight > 0, value, before[name])
+        return CoveredMean(moved, result.weight)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what is remembered from round to round."""
+        return {f"memory/{key}": tensor for key, tensor in self.memory.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go back to what was remembered."""
+        self.memory = {}
+        for key, tensor in state.items():
+            if key.startswith("memory/"):
+                self.memory[key.removeprefix("memory/")] = tensor

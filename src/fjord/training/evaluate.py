@@ -17,6 +17,8 @@ from fjord.elastic.model import ElasticModel
 from fjord.training.objective import class_numbers, cross_entropy
 
 Batches = Iterable[tuple[Tensor, Tensor]]
+LARGEST_EXPONENT = 700.0
+"""exp() of more is beyond a float."""
 
 
 @dataclass(frozen=True)
@@ -30,78 +32,95 @@ class Score:
     @property
     def perplexity(self) -> float:
         """Return exp(loss)."""
-        return math.exp(min(self.loss, 700.0))
+        return math.exp(min(self.loss, LARGEST_EXPONENT))
 
 
-class _Tally:
+class ScoreTotals:
+    """Adds up the losses and right answers of batches."""
+
     def __init__(self) -> None:
-        self.loss, self.right, self.count = 0.0, 0, 0
+        self.loss = 0.0
+        self.right = 0
+        self.count = 0
 
     def add(self, logits: Tensor, target: Tensor) -> None:
-        counted = target != IGNORED_TARGET
-        valid = int(counted.sum())
-        if valid:
-            self.loss += float(cross_entropy(logits, target)) * valid
-            self.right += int(_right(logits, target).sum())
-            self.count += valid
+        """Add one batch."""
+        count = int((target != IGNORED_TARGET).sum())
+        if count:
+            self.loss += float(cross_entropy(logits, target)) * count
+            self.right += int(_right_answers(logits, target).sum())
+            self.count += count
 
     def score(self) -> Score:
+        """Return the score over all batches."""
         if self.count == 0:
             raise UserError("batches: there is nothing to score, no target counts")
         return Score(self.loss / self.count, self.right / self.count, self.count)
 
 
-def _right(logits: Tensor, target: Tensor) -> Tensor:
-    """Say of each answer that counts whether it is right; flat, as labels of shape (N, 1) would broadcast."""
-    wanted = target.reshape(-1)
-    return (logits.reshape(-1, logits.shape[-1]).argmax(-1) == wanted) & (wanted != IGNORED_TARGET)
+def _right_answers(logits: Tensor, target: Tensor) -> Tensor:
+    """Say of each answer whether it counts and is right.
+
+    The result is flat, as labels of shape (N, 1) would broadcast.
+    """
+    labels = target.reshape(-1)
+    answers = logits.reshape(-1, logits.shape[-1]).argmax(-1)
+    return (answers == labels) & (labels != IGNORED_TARGET)
 
 
 @torch.no_grad()
 def score_network(net: nn.Module | Callable[[Tensor], Tensor], batches: Batches) -> Score:
     """Score one plain network; targets that are padding do not count."""
-    tally = _Tally()
+    totals = ScoreTotals()
     for inputs, target in batches:
-        tally.add(net(inputs), target)
-    return tally.score()
+        totals.add(net(inputs), target)
+    return totals.score()
 
 
 @torch.no_grad()
 def evaluate(
     model: ElasticModel, batches: Batches, widths: Iterable[WidthLike] | None = None
 ) -> dict[Width, Score]:
-    """Score the model at each width (by default all of its own), in evaluation mode and in one pass over the data."""
-    mode = model.training
-    chosen = model.space.widths if widths is None else [parse_width(w) for w in widths]
+    """Score the model at each width (by default all of its own), in evaluation mode.
+
+    The batches are iterated once.
+    """
+    was_training = model.training
+    if widths is None:
+        chosen = list(model.space.widths)
+    else:
+        chosen = [parse_width(width) for width in widths]
     try:
         model.eval()
         nets = {width: model.shared_submodel(width).net for width in chosen}
-        tallies = {width: _Tally() for width in chosen}
+        totals = {width: ScoreTotals() for width in chosen}
         for inputs, target in batches:
             for width, net in nets.items():
-                tallies[width].add(net(inputs), target)
-        return {width: tally.score() for width, tally in tallies.items()}
+                totals[width].add(net(inputs), target)
+        return {width: each.score() for width, each in totals.items()}
     finally:
-        model.train(mode)
+        model.train(was_training)
 
 
 @dataclass(frozen=True)
 class ExampleScores:
-    """How each example of a test set did: its summed loss, its right answers and its answers that count."""
+    """How each example of a test set did."""
 
     loss: NDArray[np.float64]
+    """The sum over its targets."""
     right: NDArray[np.int64]
+    """Its right answers."""
     count: NDArray[np.int64]
+    """Its targets that count."""
 
     @classmethod
-    def joined(cls, parts: "Iterable[ExampleScores]") -> "ExampleScores":
+    def join(cls, parts: "Iterable[ExampleScores]") -> "ExampleScores":
         """Put parts of a test set together, in order."""
         parts = list(parts)
         return cls(
-            *(
-                np.concatenate([getattr(p, name) for p in parts])
-                for name in ("loss", "right", "count")
-            )
+            loss=np.concatenate([part.loss for part in parts]),
+            right=np.concatenate([part.right for part in parts]),
+            count=np.concatenate([part.count for part in parts]),
         )
 
     def score(self, chosen: NDArray[np.bool_] | None = None) -> Score:
@@ -110,9 +129,9 @@ class ExampleScores:
         count = int(self.count[mask].sum())
         if count == 0:
             raise UserError("test: there is nothing to score, no target counts")
-        return Score(
-            float(self.loss[mask].sum()) / count, int(self.right[mask].sum()) / count, count
-        )
+        loss = float(self.loss[mask].sum())
+        right = int(self.right[mask].sum())
+        return Score(loss / count, right / count, count)
 
 
 @torch.no_grad()
@@ -120,18 +139,20 @@ def score_examples(
     model: ElasticModel,
     test: TestSet,
     widths: Iterable[Width],
-    batch: int,
-    share: int = 0,
-    shares: int = 1,
+    batch_size: int,
+    *,
+    first: int = 0,
+    step: int = 1,
 ) -> dict[Width, list[ExampleScores]]:
-    """Test the model in evaluation mode on every batch of a set, or on each `shares`-th from the given one on."""
-    found = {width: list[ExampleScores]() for width in widths}
-    nets = {width: to_channels_last(model.cut(width).eval()) for width in found}
-    for start in range(share * batch, len(test.inputs), shares * batch):
-        inputs, target = test.batch(start, start + batch)
+    """Test the model in evaluation mode on each `step`-th batch, from the `first` on."""
+    widths = list(widths)
+    scores = {width: list[ExampleScores]() for width in widths}
+    nets = {width: to_channels_last(model.cut(width).eval()) for width in widths}
+    for start in range(first * batch_size, len(test.inputs), step * batch_size):
+        inputs, target = test.batch(start, start + batch_size)
         for width, net in nets.items():
-            found[width].append(_tested(net(inputs), target))
-    return found
+            scores[width].append(_score_batch(net(inputs), target))
+    return scores
 
 
 def to_channels_last(net: nn.Module) -> nn.Module:
@@ -139,11 +160,17 @@ def to_channels_last(net: nn.Module) -> nn.Module:
     return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # typed without this form
 
 
-def _tested(logits: Tensor, target: Tensor) -> ExampleScores:
-    flat, wanted = logits.reshape(-1, logits.shape[-1]), class_numbers(target)
-    loss = F.cross_entropy(flat, wanted, ignore_index=IGNORED_TARGET, reduction="none").reshape(
-        len(target), -1
+def _score_batch(logits: Tensor, target: Tensor) -> ExampleScores:
+    num_examples = len(target)
+    flat_logits = logits.reshape(-1, logits.shape[-1])
+    losses = F.cross_entropy(
+        flat_logits, class_numbers(target), ignore_index=IGNORED_TARGET, reduction="none"
     )
-    counted = (target != IGNORED_TARGET).reshape(len(target), -1)
-    right = _right(logits, target).reshape(len(target), -1)
-    return ExampleScores(loss.double().sum(1).numpy(), right.sum(1).numpy(), counted.sum(1).numpy())
+    losses = losses.reshape(num_examples, -1)
+    counted = (target != IGNORED_TARGET).reshape(num_examples, -1)
+    right = _right_answers(logits, target).reshape(num_examples, -1)
+    return ExampleScores(
+        loss=losses.double().sum(1).numpy(),
+        right=right.sum(1).numpy(),
+        count=counted.sum(1).numpy(),
+    )

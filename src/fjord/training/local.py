@@ -1,12 +1,11 @@
-"""One client's training: from the slice it was sent to the slice it sends back (Algorithm 1, lines 4 to 7)."""
+"""One client's training: from its assignment to its update (Algorithm 1, lines 4 to 7)."""
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
-from typing import Protocol
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -14,92 +13,20 @@ from torch import Tensor
 from fjord.core.errors import UserError
 from fjord.core.memory import ClientOutOfMemory, free_memory, is_out_of_memory
 from fjord.core.seeding import derive_seed
-from fjord.core.width import Width, WidthSpace
+from fjord.core.width import Width
 from fjord.data.federated import Batch, FederatedData
 from fjord.elastic.client_model import ClientModel
 from fjord.elastic.footprint import count_macs
 from fjord.elastic.indexing import take_slice
 from fjord.elastic.model import ElasticModel
-from fjord.elastic.plan import UnitSelection
 from fjord.elastic.submodel.shared import TensorSlice
+from fjord.training.assignment import Assignment, ClientUpdate, Fallbacks, NoFallbacks, Reduction
 from fjord.training.loop import train_step
-from fjord.training.objective import LogitsAt, Objective
+from fjord.training.objective import Objective
 from fjord.training.optim import SlicedOptimizer
 
-
-@dataclass(frozen=True)
-class Assignment:
-    """What a client is sent: its slice of the model, and how to train it."""
-
-    client_id: int
-    round_index: int
-    lr: float
-    held: UnitSelection
-    """The units of each family it holds."""
-    space: WidthSpace
-    """The widths it samples from; it holds all of them."""
-    tensors: dict[str, Tensor]
-    """They may be views of the server's model, and are only read."""
-    correction: dict[str, Tensor] = field(default_factory=dict)
-    """Added to every gradient (SCAFFOLD)."""
-
-    @property
-    def bytes(self) -> int:
-        """What is sent to the client."""
-        return total_bytes(self.tensors) + total_bytes(self.correction)
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """That a client trained a smaller part than it was sent: up to which ceiling, and why."""
-
-    ceiling: Width
-    why: str
-
-
-@dataclass(frozen=True)
-class ClientUpdate:
-    """What a client sends back."""
-
-    client_id: int
-    tensors: dict[str, Tensor]
-    num_examples: int
-    loss: float
-    steps: dict[Width, int]
-    """In how many steps each submodel was run."""
-    reach: dict[Width, int]
-    """In how many steps each submodel was the widest one run."""
-    macs: int
-    """Multiply-accumulates of all forward and backward passes (a backward pass counts as two forward ones)."""
-    reduced: Reduction | None = None
-    """None: it trained all it was sent."""
-
-
-class Fallbacks(Protocol):
-    """The smaller tasks that lie within a task."""
-
-    def smaller(self, task: Assignment, ceiling: Width) -> Assignment | None:
-        """Return the one of a ceiling, if there is one."""
-
-    def below(self, task: Assignment) -> Iterable[tuple[Width, Assignment]]:
-        """Return all of them with their ceilings, the widest first."""
-
-
-class NoFallbacks:
-    """No parts: a client trains what it is sent, or nothing."""
-
-    def smaller(self, task: Assignment, ceiling: Width) -> Assignment | None:
-        """Return nothing."""
-        return None
-
-    def below(self, task: Assignment) -> Iterable[tuple[Width, Assignment]]:
-        """Return nothing."""
-        return ()
-
-
-def total_bytes(tensors: dict[str, Tensor]) -> int:
-    """Return the bytes of some tensors."""
-    return sum(t.numel() * t.element_size() for t in tensors.values())
+MAX_PREPARED_MODELS = 10
+"""How many client models are kept for the next client that has the same units."""
 
 
 @dataclass(frozen=True)
@@ -116,31 +43,55 @@ class LocalTraining:
     """FedProx's mu: a pull back to the weights that were sent."""
 
 
-def sampled_widths(task: Assignment, seed: int) -> Iterator[Width]:
-    """Yield the width of each step of a client, for ever."""
-    rng = random.Random(derive_seed(seed, "client", task.round_index, task.client_id, "width"))
+def sampled_widths(assignment: Assignment, seed: int) -> Iterator[Width]:
+    """Yield the width of each step of a client, without end."""
+    path = ("client", assignment.round_index, assignment.client_id, "width")
+    rng = random.Random(derive_seed(seed, *path))
     while True:
-        yield task.space.sample(rng)
+        yield assignment.space.sample(rng)
 
 
 def batch_sizes(num_examples: int, batch_size: int) -> list[int]:
     """Return the sizes of the batches of one epoch.
 
+    A last example on its own joins the batch before it: BatchNorm cannot train on a single example.
+
     >>> batch_sizes(10, 4), batch_sizes(9, 4)
     ([4, 4, 2], [4, 5])
     """
-    sizes = [min(batch_size, num_examples - start) for start in range(0, num_examples, batch_size)]
-    if len(sizes) > 1 and sizes[-1] == 1 < batch_size:  # BatchNorm cannot train on a single example
+    starts = range(0, num_examples, batch_size)
+    sizes = [min(batch_size, num_examples - start) for start in starts]
+    if len(sizes) > 1 and sizes[-1] == 1 < batch_size:
         sizes[-2:] = [sizes[-2] + 1]
     return sizes
 
 
 @dataclass
-class _Bench:
-    """A slice set up to be trained: kept for the next client that holds the same units."""
+class PreparedModel:
+    """A client model that is ready to be trained: kept for the next client with the same units."""
 
     model: ClientModel
     optimizer: SlicedOptimizer
+
+
+class StepCounts:
+    """Counts the submodels that the steps of one client run."""
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self.steps: Counter[Width] = Counter()
+        self.widest_steps: Counter[Width] = Counter()
+        self.examples: Counter[Width] = Counter()
+        """The examples that passed through each submodel."""
+
+    def add(self, width: Width, widest: Width, batch_size: int) -> None:
+        """Count one step at the sampled width."""
+        widths = self.objective.widths(width, widest)
+        for run in widths:
+            self.examples[run] += batch_size
+        for run in set(widths):
+            self.steps[run] += 1
+        self.widest_steps[max(widths)] += 1
 
 
 class ClientTrainer:
@@ -150,170 +101,197 @@ class ClientTrainer:
         self,
         model: ElasticModel,
         data: FederatedData,
-        how: LocalTraining,
+        training: LocalTraining,
         seed: int,
-        parts: Fallbacks | None = None,
+        fallbacks: Fallbacks | None = None,
     ) -> None:
-        self.model, self.data, self.how, self.seed = model, data, how, seed
-        self.parts = parts or NoFallbacks()
-        self._benches: dict[tuple[object, ...], _Bench] = {}
+        self.model = model
+        self.data = data
+        self.training = training
+        self.seed = seed
+        self.fallbacks = fallbacks or NoFallbacks()
+        self._prepared: dict[tuple[object, ...], PreparedModel] = {}
         self._macs: dict[tuple[torch.Size, ...], int] = {}
 
-    def __call__(self, task: Assignment, reduced: Reduction | None = None) -> ClientUpdate:
-        """Train one client, from the start at the next smaller width each time it runs out of memory.
+    def __call__(self, assignment: Assignment, reduction: Reduction | None = None) -> ClientUpdate:
+        """Train one client, starting over at the next smaller width when it runs out of memory.
 
-        With `reduced` it begins at that ceiling. An error says which client it was.
+        With `reduction` it begins at that ceiling. An error says which client it was.
         """
         try:
-            return self._fitting(task, reduced)
+            if reduction is not None:
+                return self._train_smaller(assignment, reduction.reason, reduction.ceiling)
+            update = self._train_if_it_fits(assignment)
+            if update is not None:
+                return update
+            return self._train_smaller(assignment, "out of memory")
         except Exception as error:
-            error.add_note(f"client {task.client_id}, round {task.round_index}")
+            error.add_note(f"client {assignment.client_id}, round {assignment.round_index}")
             raise
 
-    def _fitting(self, task: Assignment, reduced: Reduction | None) -> ClientUpdate:
-        why = reduced.why if reduced else ""
-        first: list[tuple[Width | None, Assignment]] = [] if reduced else [(None, task)]
-        tried: Width | None = None
-        for ceiling, part in chain(first, self.parts.below(task)):
-            if reduced and ceiling is not None and ceiling > reduced.ceiling:
+    def _train_smaller(
+        self, assignment: Assignment, reason: str, limit: Width | None = None
+    ) -> ClientUpdate:
+        """Train the widest smaller assignment, up to a limit, that fits into memory."""
+        last_tried: Width | None = None
+        for smaller in self.fallbacks.all_smaller(assignment):
+            if limit is not None and smaller.ceiling > limit:
                 continue
-            try:
-                update = self._update(part)
-                return (
-                    update if ceiling is None else replace(update, reduced=Reduction(ceiling, why))
-                )
-            except (MemoryError, RuntimeError, OSError) as error:
-                if not is_out_of_memory(error):
-                    raise
-            # Only here: the error held all that was computed.
-            why, tried = "out of memory", ceiling
-            self._benches.clear()
-            free_memory()
-        nothing = "no smaller part of what it was sent can be trained"
-        raise ClientOutOfMemory(
-            f"out of memory, {f'also at {tried}' if tried else f'and {nothing}'}"
-        )
+            update = self._train_if_it_fits(smaller)
+            if update is not None:
+                return replace(update, reduction=Reduction(smaller.ceiling, reason))
+            reason = "out of memory"
+            last_tried = smaller.ceiling
+        if last_tried is None:
+            raise ClientOutOfMemory(
+                "out of memory, and no smaller part of what it was sent can be trained"
+            )
+        raise ClientOutOfMemory(f"out of memory, also at {last_tried}")
 
-    def _update(self, task: Assignment) -> ClientUpdate:
-        bench = self._bench(task)
-        seed = derive_seed(self.seed, "client", task.round_index, task.client_id)
+    def _train_if_it_fits(self, assignment: Assignment) -> ClientUpdate | None:
+        """Train, or return nothing if there is too little memory; then all that can be is freed."""
+        try:
+            return self._train(assignment)
+        except (MemoryError, RuntimeError, OSError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Only here, after the handler: the error held everything that was computed.
+        self._prepared.clear()
+        free_memory()
+        return None
+
+    def _train(self, assignment: Assignment) -> ClientUpdate:
+        client_id = assignment.client_id
+        prepared = self._prepare(assignment)
+        seed = derive_seed(self.seed, "client", assignment.round_index, client_id)
         with torch.random.fork_rng(devices=[]):
-            # On the default generator alone: torch.manual_seed writes down the stack for graphics cards, each time.
-            torch.default_generator.manual_seed(derive_seed(self.seed, "examples", task.client_id))
-            inputs, targets = self.data.examples(task.client_id)
+            # The default generator alone: torch.manual_seed records the stack for GPUs each time.
+            torch.default_generator.manual_seed(derive_seed(self.seed, "examples", client_id))
+            inputs, targets = self.data.examples(client_id)
             if not len(inputs) == len(targets) > 0:
-                sizes = f"{len(inputs)} inputs and {len(targets)} targets"
                 raise UserError(
-                    f"client {task.client_id} has {sizes}; there must be as many, and at least one"
+                    f"client {client_id} has {len(inputs)} inputs and {len(targets)} targets; "
+                    "there must be as many, and at least one"
                 )
             torch.default_generator.manual_seed(derive_seed(seed, "noise"))
-            return self._train(task, bench, (inputs, targets), seed)
+            return self._train_on(assignment, prepared, (inputs, targets), seed)
 
-    def _train(self, task: Assignment, bench: _Bench, examples: Batch, seed: int) -> ClientUpdate:
-        sampled, correct = sampled_widths(task, self.seed), self._correction(task)
-        steps: Counter[Width] = Counter()
-        reach: Counter[Width] = Counter()
-        passed: Counter[Width] = Counter()
-        ran: list[Width] = []
-
-        def watched(logits_at: LogitsAt, target: Tensor, width: Width, widest: Width) -> Tensor:
-            def logits(width: Width) -> Tensor:
-                ran.append(width)
-                return logits_at(width)
-
-            return self.how.objective(logits, target, width, widest)
-
-        loss = torch.zeros(())
+    def _train_on(
+        self, assignment: Assignment, prepared: PreparedModel, examples: Batch, seed: int
+    ) -> ClientUpdate:
+        model = prepared.model
+        objective = self.training.objective
+        widest = assignment.space.largest
+        correction = self._gradient_correction(assignment)
+        counts = StepCounts(objective)
+        total_loss = torch.zeros(())
         batch = examples
-        for batch in self._batches(*examples, seed):
-            widths = next(sampled), task.space.largest
-            loss = loss + train_step(bench.model, bench.optimizer, watched, batch, widths, correct)
-            for width in ran:
-                passed[width] += len(batch[1])
-            for width in set(ran) if len(ran) > 1 else ran:
-                steps[width] += 1
-            reach[max(ran)] += 1
-            ran.clear()
-        macs = sum(
-            3 * count * self._macs_at(bench, width, batch[0]) for width, count in passed.items()
-        )
-        tensors = {
-            k: t.clone(memory_format=torch.contiguous_format)
-            for k, t in bench.model.state_dict().items()
-        }
-        mean = float(loss) / reach.total()
+        widths = sampled_widths(assignment, self.seed)
+        for batch, width in zip(self._batches(*examples, seed), widths, strict=False):
+            step_widths = (width, widest)
+            loss = train_step(model, prepared.optimizer, objective, batch, step_widths, correction)
+            total_loss = total_loss + loss
+            counts.add(width, widest, len(batch[1]))
+        macs = 0
+        for width, num_examples in counts.examples.items():
+            macs += 3 * num_examples * self._macs_at(model, width, batch[0])
         return ClientUpdate(
-            task.client_id, tensors, len(examples[0]), mean, dict(steps), dict(reach), macs
+            client_id=assignment.client_id,
+            tensors=_contiguous_copies(model.state_dict()),
+            num_examples=len(examples[0]),
+            loss=float(total_loss) / counts.widest_steps.total(),
+            steps=dict(counts.steps),
+            widest_steps=dict(counts.widest_steps),
+            macs=macs,
         )
 
     def _batches(self, inputs: Tensor, targets: Tensor, seed: int) -> Iterator[Batch]:
-        left = self.how.max_steps
-        for epoch in range(self.how.epochs):
+        remaining = self.training.max_steps
+        sizes = batch_sizes(len(inputs), self.training.batch_size)
+        for epoch in range(self.training.epochs):
             shuffle = torch.Generator().manual_seed(derive_seed(seed, "order", epoch))
             augment = torch.Generator().manual_seed(derive_seed(seed, "augment", epoch))
             order = torch.randperm(len(inputs), generator=shuffle)
-            sizes = batch_sizes(len(inputs), self.how.batch_size)
-            # Batch by batch: the examples in their new order would take as much memory as the examples again.
-            each = islice(order.split(sizes), left)
-            yield from ((self.data.prepare(inputs[rows], augment), targets[rows]) for rows in each)
-            left = None if left is None else max(0, left - len(sizes))
+            # Batch by batch: all examples in their new order would take their memory once more.
+            for rows in islice(order.split(sizes), remaining):
+                yield self.data.prepare(inputs[rows], augment), targets[rows]
+            if remaining is not None:
+                remaining = max(0, remaining - len(sizes))
 
-    def _bench(self, task: Assignment) -> _Bench:
-        """Return a slice with the task's weights in it."""
-        key = (task.space, *(tuple(units.tolist()) for units in task.held.values()))
-        bench = self._benches.pop(key, None)
-        if bench is None:
-            tensors = {k: _laid_out(t) for k, t in task.tensors.items()}
-            model = ClientModel(self.model, task.held, task.space, tensors).train()
-            how = partial(
-                torch.optim.SGD,
-                lr=task.lr,
-                momentum=self.how.momentum,
-                weight_decay=self.how.weight_decay,
-            )
-            bench = _Bench(model, SlicedOptimizer(model, how))
+    def _prepare(self, assignment: Assignment) -> PreparedModel:
+        """Return a client model with the assignment's weights in it."""
+        key = _units_key(assignment)
+        prepared = self._prepared.pop(key, None)
+        if prepared is None:
+            prepared = self._build_model(assignment)
         else:
-            bench.model.load_state_dict(task.tensors)
-            bench.optimizer.reset_state()
-        bench.optimizer.full.param_groups[0]["lr"] = task.lr
-        self._benches[key] = bench
-        if len(self._benches) > 10:
-            del self._benches[next(iter(self._benches))]
-        return bench
+            prepared.model.load_state_dict(assignment.tensors)
+            prepared.optimizer.reset_state()
+        prepared.optimizer.full.param_groups[0]["lr"] = assignment.lr
+        self._prepared[key] = prepared
+        if len(self._prepared) > MAX_PREPARED_MODELS:
+            oldest = next(iter(self._prepared))
+            del self._prepared[oldest]
+        return prepared
 
-    def _correction(self, task: Assignment) -> "_Correction | None":
-        return _Correction(task, self.how.prox) if self.how.prox or task.correction else None
+    def _build_model(self, assignment: Assignment) -> PreparedModel:
+        tensors = {key: _fast_layout(tensor) for key, tensor in assignment.tensors.items()}
+        model = ClientModel(self.model, assignment.units, assignment.space, tensors)
+        model.train()
+        make_optimizer = partial(
+            torch.optim.SGD,
+            lr=assignment.lr,
+            momentum=self.training.momentum,
+            weight_decay=self.training.weight_decay,
+        )
+        return PreparedModel(model, SlicedOptimizer(model, make_optimizer))
 
-    def _macs_at(self, bench: _Bench, width: Width, inputs: Tensor) -> int:
-        net = bench.model.shared_submodel(width).net
-        shapes = inputs.shape[1:], *(p.shape for p in net.parameters())
-        if (
-            shapes not in self._macs
-        ):  # shapes alone: to remember a network would keep its weights in memory
+    def _gradient_correction(self, assignment: Assignment) -> "GradientCorrection | None":
+        if self.training.prox or assignment.correction:
+            return GradientCorrection(assignment, self.training.prox)
+        return None
+
+    def _macs_at(self, model: ClientModel, width: Width, inputs: Tensor) -> int:
+        net = model.shared_submodel(width).net
+        # Shapes alone: to remember a network would keep its weights in memory.
+        shapes = (inputs.shape[1:], *(parameter.shape for parameter in net.parameters()))
+        if shapes not in self._macs:
             self._macs[shapes] = count_macs(net, (inputs[:1],))
         return self._macs[shapes]
 
 
-def _laid_out(tensor: Tensor) -> Tensor:
+def _units_key(assignment: Assignment) -> tuple[object, ...]:
+    units = [tuple(selected.tolist()) for selected in assignment.units.values()]
+    return (assignment.space, *units)
+
+
+def _fast_layout(tensor: Tensor) -> Tensor:
     """Return a copy in the layout that is fastest on a CPU: channels last for convolutions."""
-    return tensor.clone(
-        memory_format=torch.channels_last if tensor.dim() == 4 else torch.contiguous_format
-    )
+    if tensor.dim() == 4:
+        return tensor.clone(memory_format=torch.channels_last)
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _contiguous_copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    copies = {}
+    for key, tensor in tensors.items():
+        copies[key] = tensor.clone(memory_format=torch.contiguous_format)
+    return copies
 
 
 @dataclass(frozen=True)
-class _Correction:
+class GradientCorrection:
     """Changes gradients: FedProx adds mu (w - w sent), SCAFFOLD adds c - c_i."""
 
-    task: Assignment
+    assignment: Assignment
     prox: float
 
     def __call__(self, part: TensorSlice) -> None:
-        """Correct the gradient of one part."""
+        """Correct the gradient of one tensor."""
         grad = part.tensor.grad
         assert grad is not None
         if self.prox:
-            sent = take_slice(self.task.tensors[part.key], part.indices)
+            sent = take_slice(self.assignment.tensors[part.key], part.indices)
             grad.add_(part.tensor.detach() - sent, alpha=self.prox)
-        if part.key in self.task.correction:
-            grad.add_(take_slice(self.task.correction[part.key], part.indices))
+        if part.key in self.assignment.correction:
+            grad.add_(take_slice(self.assignment.correction[part.key], part.indices))

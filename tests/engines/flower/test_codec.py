@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 import torch
+from fed_oracles import assignments
 
 pytest.importorskip("flwr")
 
@@ -21,10 +22,10 @@ from fjord.engines.flower.codec import (
     encode_update,
     unpack_content,
 )
-from fjord.engines.flower.engine import RunSpec
+from fjord.engines.flower.run_spec import RunSpec
 from fjord.experiments.recipes.find import apply_settings, find_recipe
 from fjord.models.catalog import PAPER_MODELS
-from fjord.training.local import Assignment, ClientUpdate
+from fjord.training.assignment import Assignment, ClientUpdate
 
 
 @cache
@@ -64,12 +65,12 @@ def test_what_is_decoded_is_what_was_encoded(recipe):
     federation = next(
         apply_settings(find_recipe(recipe)(), ["method=fedrolex", "scaffold=true"]).federations()
     )
-    for task in [*federation.tasks(0), *federation.tasks(3)]:
+    for task in [*assignments(federation, 0), *assignments(federation, 3)]:
         head, blocks = unpack_content(encode_task(task, federation.model.plan, {}))
         assert ("mask" in head) == (
-            task.round_index == 3 and min(map(len, task.held.values())) < 10
+            task.round_index == 3 and min(map(len, task.units.values())) < 10
         )
-        found = decode_task(head, blocks, federation.model, federation.places)
+        found = decode_task(head, blocks, federation.model, federation.slice_index)
         assert (found.client_id, found.round_index, found.lr) == (
             task.client_id,
             task.round_index,

@@ -17,8 +17,8 @@ from network import cut_off
 
 import fjord
 from fjord.engines.flower.client import client_app
-from fjord.engines.flower.engine import RunSpec
-from fjord.experiments.flower_app import device, serve
+from fjord.engines.flower.run_spec import RunSpec
+from fjord.experiments.flower_app import make_runtime, serve_run
 from fjord.experiments.runs import RunFolder
 
 METHODS = [
@@ -95,8 +95,8 @@ def test_a_node_finds_the_plan_of_a_model_once_though_each_message_has_a_new_pro
     settings = ("method=single", "widths=uniform-2", "tiers=uniform-2", "cohort_size=4")
     wanted = in_process(recipe, tmp_path / "here", settings)
     before = len(found)
-    grid = LocalGrid(client_app(device.__wrapped__), [{}, {}])  # which remembers nothing itself
-    mine = serve(grid, RunSpec(recipe, settings), PATIENCE, tmp_path / "there")
+    grid = LocalGrid(client_app(make_runtime.__wrapped__), [{}, {}])  # which remembers nothing itself
+    mine = serve_run(grid, RunSpec(recipe, settings), PATIENCE, tmp_path / "there")
     assert (
         len(found) == before * 2 + 2 * 2
     )  # the server once for each of the two models, and each node
@@ -107,10 +107,11 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 import fjord
-from fjord.experiments.flower_app import device, serve
+from fjord.experiments.flower_app import make_runtime, serve_run
 from fjord.engines.flower import codec
 from fjord.engines.flower.client import client_app
-from fjord.engines.flower.engine import ReplyPolicy, RunSpec
+from fjord.engines.flower.engine import ReplyPolicy
+from fjord.engines.flower.run_spec import RunSpec
 from local_grid import LocalGrid
 
 def die(message, reply):
@@ -121,8 +122,8 @@ def die(message, reply):
     return reply
 
 settings = ("num_rounds=4", "scaffold=true", "server=fedadam")
-grid = LocalGrid(client_app(device), [{}], die)
-serve(grid, RunSpec(sys.argv[1], settings), ReplyPolicy(20.0), Path(sys.argv[2]))
+grid = LocalGrid(client_app(make_runtime), [{}], die)
+serve_run(grid, RunSpec(sys.argv[1], settings), ReplyPolicy(20.0), Path(sys.argv[2]))
 """
 
 

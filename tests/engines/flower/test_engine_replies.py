@@ -14,9 +14,10 @@ from local_grid import LocalGrid
 
 from fjord.engines.flower.client import client_app
 from fjord.engines.flower.codec import pack_content, unpack_content
-from fjord.engines.flower.engine import ReplyPolicy, RunSpec
+from fjord.engines.flower.engine import ReplyPolicy
+from fjord.engines.flower.run_spec import RunSpec
 from fjord.engines.in_process import InProcessEngine
-from fjord.experiments.flower_app import device, serve
+from fjord.experiments.flower_app import make_runtime, serve_run
 from fjord.experiments.recipes.find import find_recipe
 
 
@@ -75,7 +76,7 @@ WRONG = {
     ),
     "negative steps": (
         lambda c: rewritten(c, reach=[-1] * len(unpack_content(c)[0]["reach"])),
-        "reach is not a number",
+        "widest_steps is not a number",
     ),
 }
 
@@ -149,8 +150,8 @@ def test_a_reply_after_the_deadline_changes_nothing(recipe, tmp_path, without):
         arrive = lambda: grid.replies.__setitem__(message.metadata.message_id, reply)  # noqa: E731
         threading.Timer(0.9, arrive).start()
 
-    grid = LocalGrid(client_app(device), [{}], in_first_round(1, spoil))
-    found = serve(grid, RunSpec(recipe), ReplyPolicy(0.8), tmp_path / "run")
+    grid = LocalGrid(client_app(make_runtime), [{}], in_first_round(1, spoil))
+    found = serve_run(grid, RunSpec(recipe), ReplyPolicy(0.8), tmp_path / "run")
     assert found.metrics()[0]["dropped"] == {"1": "no reply within 0.8 s"}
     assert_same(found, without)
     assert len(late) == 1

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from fed_oracles import assignments
 
 pytest.importorskip("flwr")
 import psutil
@@ -26,11 +27,12 @@ from network import cut_off, demand_cut_off
 
 from fjord.engines.flower import keys, loopback
 from fjord.engines.flower.client import client_app
-from fjord.engines.flower.engine import ReplyPolicy, RunSpec
+from fjord.engines.flower.engine import ReplyPolicy
 from fjord.engines.flower.programs import process_environment, script_path
+from fjord.engines.flower.run_spec import RunSpec
 from fjord.engines.flower.submit import write_app
 from fjord.engines.in_process import InProcessEngine
-from fjord.experiments.flower_app import device, serve
+from fjord.experiments.flower_app import make_runtime, serve_run
 from fjord.experiments.recipes.find import apply_settings, find_recipe
 from fjord.experiments.runs import RunFolder
 
@@ -49,7 +51,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from fjord.experiments.flower_app import device
+from fjord.experiments.flower_app import make_runtime
 from fjord.engines.flower.client import client_app
 
 NOTES = Path(os.environ["FLEET_NOTES"])
@@ -105,7 +107,7 @@ class Spoiling:
 
 
 def make(order):
-    made = device(order, SENT)
+    made = make_runtime(order, SENT)
     return replace(made, trainer=Spoiling(made.trainer))
 
 
@@ -289,8 +291,8 @@ def trained(site: Site, name: str) -> int:
 
 
 def test_the_superlink_carried_the_bytes_of_the_slices_and_little_more(site, calm, tmp_path):
-    grid = LocalGrid(client_app(device), [{}, {}, {}])
-    serve(
+    grid = LocalGrid(client_app(make_runtime), [{}, {}, {}])
+    serve_run(
         grid,
         RunSpec(calm.recipe, ("num_rounds=2", "cohort_size=3")),
         ReplyPolicy(),
@@ -388,7 +390,7 @@ def found(folder: Path) -> list[str]:
 def cohort(recipe: str) -> list[int]:
     """The clients of the first round, in the order they are sent."""
     federation = next(apply_settings(find_recipe(recipe)(), SETTINGS).federations())
-    return [task.client_id for task in federation.tasks(0)]
+    return [task.client_id for task in assignments(federation, 0)]
 
 
 def start_spoilt(

@@ -9,7 +9,7 @@ from flower_runs import over_grid, recipe_file  # noqa: F401
 from fjord.engines.flower.codec import unpack_content
 from fjord.engines.flower.engine import ReplyPolicy
 from fjord.experiments.recipes.find import apply_settings, find_recipe
-from fjord.training.local import total_bytes
+from fjord.training.assignment import total_bytes
 
 
 def test_a_node_that_is_one_client_gets_that_client_only_and_no_more_than_it_can_carry(

@@ -22,8 +22,9 @@ def test_all_engines_agree_with_a_run_whose_trace_says_it_beforehand(
     pytest.importorskip("flwr")
     from local_grid import LocalGrid
 
-    from fjord.engines.flower.engine import ReplyPolicy, RunSpec
-    from fjord.experiments.flower_app import client_of, serve
+    from fjord.engines.flower.engine import ReplyPolicy
+    from fjord.engines.flower.run_spec import RunSpec
+    from fjord.experiments.flower_app import client_of, serve_run
 
     given = [strategy] if strategy else []
     found = [
@@ -31,7 +32,7 @@ def test_all_engines_agree_with_a_run_whose_trace_says_it_beforehand(
         for workers in (1, 2)
     ]
     grid = LocalGrid(client_of(), [{}, {}])
-    found.append(serve(grid, RunSpec(recipe, tuple(given)), ReplyPolicy(60.0), tmp_path / "grid"))
+    found.append(serve_run(grid, RunSpec(recipe, tuple(given)), ReplyPolicy(60.0), tmp_path / "grid"))
     wanted = in_process(f"{recipe}:calm", tmp_path / "calm", f"load={trace_of(found[0])}", *given)
     for one in found:
         assert_same(one, wanted)
@@ -62,10 +63,11 @@ def over_nodes(
 ) -> RunFolder:
     from local_grid import LocalGrid
 
-    from fjord.engines.flower.engine import ReplyPolicy, RunSpec
-    from fjord.experiments.flower_app import client_of, serve
+    from fjord.engines.flower.engine import ReplyPolicy
+    from fjord.engines.flower.run_spec import RunSpec
+    from fjord.experiments.flower_app import client_of, serve_run
 
-    return serve(
+    return serve_run(
         LocalGrid(client_of(), [node]), RunSpec(f"{recipe}:calm", given), ReplyPolicy(60.0), folder
     )
 

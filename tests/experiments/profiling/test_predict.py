@@ -21,7 +21,7 @@ from fjord.experiments.profiling.predict import (
     workload_shape,
 )
 from fjord.experiments.profiling.workload import federation_of_model
-from fjord.training.local import Assignment
+from fjord.training.assignment import Assignment
 from fjord.training.objective import ordered_dropout, self_distillation
 
 

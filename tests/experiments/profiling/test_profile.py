@@ -18,7 +18,8 @@ from fjord.experiments.profiling.measure import gather_examples, received_copy
 from fjord.experiments.profiling.predict import workload_shape
 from fjord.experiments.profiling.profile import profile_federation
 from fjord.experiments.profiling.workload import federation_of_model
-from fjord.training.local import ClientTrainer, total_bytes
+from fjord.training.assignment import total_bytes
+from fjord.training.local import ClientTrainer
 from fjord.training.objective import self_distillation
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a process")
@@ -44,7 +45,7 @@ def test_a_profile_tells_what_a_client_of_each_ceiling_is_sent_and_computes():
         assert (
             small.bytes_up
             == small.bytes_down
-            == total_bytes(federation.task_at(Fraction(1, 2)).tensors)
+            == total_bytes(federation.assign_at(Fraction(1, 2)).tensors)
         )
         assert small.macs_per_step == 3 * 8 * macs[True]
         both = (
@@ -134,7 +135,7 @@ def real_round(federation, ceiling) -> float:
     for _ in range(3):
         trainer = ClientTrainer(federation.model, federation.data, federation.training, 0)
         started = time.perf_counter()
-        trainer(received_copy(federation.task_at(ceiling)))
+        trainer(received_copy(federation.assign_at(ceiling)))
         best = min(best, time.perf_counter() - started)
     return best
 

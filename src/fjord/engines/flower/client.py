@@ -18,9 +18,10 @@ from fjord.devices.profile import DeviceProfile
 from fjord.elastic.client_model import SliceIndex
 from fjord.elastic.description import describe_model
 from fjord.engines.flower.codec import decode_task, encode_update, unpack_content
-from fjord.engines.flower.engine import RunSpec
+from fjord.engines.flower.run_spec import RunSpec
 from fjord.engines.flower.throttle import LoadThrottle
-from fjord.training.local import Assignment, ClientTrainer, ClientUpdate, Reduction
+from fjord.training.assignment import Assignment, ClientUpdate, Reduction
+from fjord.training.local import ClientTrainer
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def client_app(make_runtime: MakeRuntime) -> ClientApp:
         """Train one client."""
         torch.set_num_threads(1)  # sums depend on it
         head, blocks = unpack_content(message.content)
-        runtime = _prepare_runtime(make_runtime, RunSpec.of(head), context)
+        runtime = _prepare_runtime(make_runtime, RunSpec.from_record(head), context)
         task = decode_task(head, blocks, runtime.trainer.model, runtime.slice_index)
         own_client = context.node_config.get("client-id")
         if own_client is not None and own_client != task.client_id:
@@ -69,7 +70,7 @@ def client_app(make_runtime: MakeRuntime) -> ClientApp:
                 answer[key] = config[key]
         limits = {key: config[key] for key in BUDGET_LIMITS if key in config}
         if limits:
-            spec = RunSpec.of(message.content.config_records["order"])
+            spec = RunSpec.from_record(message.content.config_records["order"])
             try:
                 answer.update(_measure_budget(make_runtime, spec, limits, context))
             except ValueError as error:
@@ -85,7 +86,7 @@ def _prepare_runtime(make_runtime: MakeRuntime, spec: RunSpec, context: Context)
     asked = json.dumps(spec.fields())
     stored = context.state.config_records.get("fjord-plan")
     if stored is not None and stored["asked"] == asked:
-        return make_runtime(replace(spec, known=str(stored["model"])))
+        return make_runtime(replace(spec, known_model=str(stored["model"])))
     runtime = make_runtime(spec)
     model = runtime.trainer.model
     if model.blueprint.route == "module":  # a graph would have to be traced again all the same
@@ -95,9 +96,9 @@ def _prepare_runtime(make_runtime: MakeRuntime, spec: RunSpec, context: Context)
 
 
 def _trained_task(runtime: ClientRuntime, task: Assignment, update: ClientUpdate) -> Assignment:
-    if update.reduced is None:
+    if update.reduction is None:
         return task
-    smaller = runtime.trainer.parts.smaller(task, update.reduced.ceiling)
+    smaller = runtime.trainer.fallbacks.at_ceiling(task, update.reduction.ceiling)
     assert smaller is not None
     return smaller
 

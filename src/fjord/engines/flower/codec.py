@@ -21,7 +21,7 @@ from fjord.elastic.client_model import SliceIndex
 from fjord.elastic.indexing import is_leading, sliced_shape
 from fjord.elastic.model import ElasticModel
 from fjord.elastic.plan import UnitSelection, WidthPlan
-from fjord.training.local import Assignment, ClientUpdate, Fallbacks, Reduction
+from fjord.training.assignment import Assignment, ClientUpdate, Fallbacks, Reduction, Rejected
 
 TensorSpecs = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """The shapes and types of tensors by their keys."""
@@ -34,14 +34,15 @@ def encode_task(task: Assignment, plan: WidthPlan, run: Mapping[str, Any]) -> Re
     head: dict[str, Any] = {
         "client": task.client_id,
         "round": task.round_index,
+        "ceiling": str(task.ceiling),
         "lr": task.lr,
         **run,
         "widths": _encode_space(task.space),
     }
-    if all(map(is_leading, task.held.values())):
-        head["counts"] = list(map(len, task.held.values()))
+    if all(map(is_leading, task.units.values())):
+        head["counts"] = list(map(len, task.units.values()))
     else:
-        head["mask"] = b64encode(_encode_mask(plan, task.held)).decode()
+        head["mask"] = b64encode(_encode_mask(plan, task.units)).decode()
     blocks = {"slice": _join_tensors(task.tensors)}
     if task.correction:
         blocks["correction"] = _join_tensors(task.correction)
@@ -70,8 +71,9 @@ def decode_task(
     return Assignment(
         client_id=head["client"],
         round_index=head["round"],
+        ceiling=parse_width(head["ceiling"]),
         lr=head["lr"],
-        held=units,
+        units=units,
         space=space,
         tensors=_split_tensors(blocks["slice"], specs),
         correction=correction,
@@ -88,35 +90,35 @@ def encode_update(task: Assignment, update: ClientUpdate) -> RecordDict:
         "loss": update.loss,
         "macs": update.macs,
         "steps": [update.steps.get(width, 0) for width in widths],
-        "reach": [update.reach.get(width, 0) for width in widths],
+        "reach": [update.widest_steps.get(width, 0) for width in widths],
     }
-    if update.reduced:
-        head["ceiling"] = str(update.reduced.ceiling)
-        head["why"] = update.reduced.why
+    if update.reduction:
+        head["ceiling"] = str(update.reduction.ceiling)
+        head["why"] = update.reduction.reason
     tensors = {key: update.tensors[key] for key in task.tensors}
     return pack_content(head, {"slice": _join_tensors(tensors)})
 
 
 def decode_update(
     task: Assignment, content: RecordDict, fallbacks: Fallbacks
-) -> ClientUpdate | str:
+) -> ClientUpdate | Rejected:
     """Return the update in a reply, or what is wrong with it: no reply raises an error here."""
     try:
         return _decode_update(task, content, fallbacks)
     except KeyError as error:
-        return f"it has no {str(error.args[0])[:40]!r}"
+        return Rejected(f"it has no {str(error.args[0])[:40]!r}")
     except (ValueError, TypeError, RecursionError) as error:
-        return str(error)[:300]
+        return Rejected(str(error)[:300])
 
 
 def _decode_update(task: Assignment, content: RecordDict, fallbacks: Fallbacks) -> ClientUpdate:
     head, blocks = unpack_content(content)
     if head["round"] != task.round_index:
         raise UserError(f"it answers round {head['round']!r:.40}")
-    reduced = None
+    reduction = None
     if "ceiling" in head:
-        reduced = Reduction(parse_width(str(head["ceiling"])[:40]), head["why"])
-        smaller = fallbacks.smaller(task, reduced.ceiling)
+        reduction = Reduction(parse_width(str(head["ceiling"])[:40]), head["why"])
+        smaller = fallbacks.at_ceiling(task, reduction.ceiling)
         if smaller is not None:  # otherwise the validation of updates will refuse it
             task = smaller
     specs = {key: (tuple(tensor.shape), tensor.dtype) for key, tensor in task.tensors.items()}
@@ -126,9 +128,9 @@ def _decode_update(task: Assignment, content: RecordDict, fallbacks: Fallbacks) 
         num_examples=head["examples"],
         loss=head["loss"],
         steps=_counts_by_width(task.space, head["steps"]),
-        reach=_counts_by_width(task.space, head["reach"]),
+        widest_steps=_counts_by_width(task.space, head["reach"]),
         macs=head["macs"],
-        reduced=reduced,
+        reduction=reduction,
     )
 
 

@@ -1,51 +1,35 @@
-"""The Flower engine: clients train on the nodes of a Grid; the round loop, checks and sums are the usual ones."""
+"""The Flower engine: clients train on the nodes of a Grid."""
 
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self, TypeVar
 
 from flwr.app import Message
 from flwr.serverapp import Grid as Grid
 
 from fjord.core.errors import UserError
-from fjord.core.width import Width, WidthSpace
-from fjord.data.federated import TestSet
+from fjord.core.width import Width
 from fjord.elastic.model import ElasticModel
 from fjord.engines.flower.broker import MessageBroker
 from fjord.engines.flower.codec import decode_update, encode_task
 from fjord.engines.flower.nodes import NodeRegistry, is_late, last_line
+from fjord.engines.flower.run_spec import RunSpec
 from fjord.engines.in_process import InProcessEngine
-from fjord.federated.clock import held_width
-from fjord.federated.validation import validate_reply
+from fjord.federated.clock import covering_width
+from fjord.federated.engine import Reply
+from fjord.federated.population import RoundClients
+from fjord.federated.rounds import Federation
+from fjord.federated.validation import AcceptedUpdate, validate_reply
+from fjord.training.assignment import Assignment, Rejected
 from fjord.training.evaluate import ExampleScores
-from fjord.training.local import Assignment, ClientTrainer, ClientUpdate
 
-
-@dataclass(frozen=True)
-class RunSpec:
-    """How a client makes the same experiment: the recipe, what is set otherwise, and which of its models."""
-
-    recipe: str
-    settings: tuple[str, ...] = ()
-    stage: int = 0
-    known: str = field(default="", compare=False)
-    """The description of that model, where a device has made it before; it does not travel."""
-
-    def fields(self) -> dict[str, int | str]:
-        """Return it as it travels."""
-        return {"recipe": self.recipe, "settings": shlex.join(self.settings), "stage": self.stage}
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Self:
-        """Return what was sent."""
-        return cls(record["recipe"], tuple(shlex.split(record["settings"])), record["stage"])
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class ReplyPolicy:
-    """How long a round waits, and for how many."""
+    """How long a round waits for replies, and how many it needs."""
 
     deadline: float = 600.0
     """Seconds from the first message of a round to the last reply that counts."""
@@ -54,33 +38,52 @@ class ReplyPolicy:
 
     def __post_init__(self) -> None:
         if not 0 < self.deadline < 1e7:
-            raise UserError(f"deadline={self.deadline} must be a number of seconds above 0")
+            raise UserError(
+                "must be a number of seconds above 0", field="deadline", value=self.deadline
+            )
         if self.min_replies < 1:
-            raise UserError(f"min_replies={self.min_replies} must be at least 1")
+            raise UserError("must be at least 1", field="min_replies", value=self.min_replies)
+
+
+@dataclass(frozen=True)
+class NodeClients:
+    """The clients of a round, with lower ceilings where their own nodes can carry less."""
+
+    clients: RoundClients
+    nodes: NodeRegistry
+
+    @property
+    def round_index(self) -> int:
+        """Which round it is."""
+        return self.clients.round_index
+
+    @property
+    def num_clients(self) -> int:
+        """How many clients there are."""
+        return self.clients.num_clients
+
+    def ceiling(self, client_id: int) -> Width | None:
+        """Return what a client can carry, or None if it is not there."""
+        ceiling = self.clients.ceiling(client_id)
+        if ceiling is None:
+            return None
+        return self.nodes.lowered_ceiling(client_id, ceiling)
 
 
 class FlowerEngine:
-    """Trains clients on the nodes of a Grid; scores on this machine."""
+    """Trains clients on the nodes of a Grid; evaluates on this machine, where the test set is."""
 
     def __init__(
-        self,
-        grid: Grid,
-        trainer: ClientTrainer,
-        test: TestSet,
-        order: RunSpec,
-        patience: ReplyPolicy,
-        space: WidthSpace,
+        self, grid: Grid, federation: Federation, spec: RunSpec, policy: ReplyPolicy
     ) -> None:
-        self.local, self.parts = InProcessEngine(trainer, test), trainer.parts
-        self.plan, self.space, self.order, self.patience = (
-            trainer.model.plan,
-            space,
-            order,
-            patience,
-        )
-        self.post = MessageBroker(grid)
-        self.nodes = NodeRegistry(self.post, space.widths[0], order.fields())
-        self.facts: dict[str, float] = {}
+        self.federation = federation
+        self.spec = spec
+        self.policy = policy
+        self.local = InProcessEngine(federation)
+        self.broker = MessageBroker(grid)
+        smallest = federation.space.widths[0]
+        self.nodes = NodeRegistry(self.broker, smallest, spec.fields())
+        self._metadata: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         """Start."""
@@ -88,81 +91,104 @@ class FlowerEngine:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Let go."""
+        """Release everything."""
         self.local.__exit__(*error)
 
-    def test(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, ExampleScores]:
-        """Score the model here: the test set is the server's."""
-        return self.local.test(model, widths)
+    def clients(self, round_index: int) -> RoundClients:
+        """Ask who is connected; return the clients with what they, or their nodes, can carry."""
+        self.nodes.refresh(self.policy.deadline)
+        simulated = self.federation.population.clients_in(round_index)
+        return NodeClients(simulated, self.nodes)
 
-    def train(self, tasks: Iterable[Assignment]) -> Iterator[tuple[Assignment, ClientUpdate | str]]:
-        """Train clients; all replies are in before the first is given, in the order of the tasks."""
-        self.nodes.refresh(
-            self.patience.deadline
-        )  # first, as tasks depend on what the nodes can carry
-        end = time.monotonic() + self.patience.deadline
-        self.facts = {
-            "deadline": self.patience.deadline,
+    def evaluate(self, model: ElasticModel, widths: Iterable[Width]) -> dict[Width, ExampleScores]:
+        """Score the model here: the test set is the server's."""
+        return self.local.evaluate(model, widths)
+
+    def metadata(self) -> Mapping[str, float]:
+        """Return the deadline of the last round, and the messages sent, answered and late."""
+        return self._metadata
+
+    def train(self, assignments: Iterable[Assignment]) -> Iterator[tuple[Assignment, Reply]]:
+        """Train clients; all replies are in before the first is yielded, in the given order."""
+        deadline = time.monotonic() + self.policy.deadline
+        self._metadata = {
+            "deadline": self.policy.deadline,
             "sent": 0,
             "answered": 0,
             "late": 0,
             "failed": 0,
         }
-        carriers: dict[str, int] = {}
-        sent = [(task, self._send(task, end, carriers)) for task in tasks]
-        replies = self.post.collect(carriers, end)
+        sent = [self._send(assignment, deadline) for assignment in assignments]
+        messages = {each.message_id: each.node for each in sent if each.message_id}
+        replies = self.broker.collect(messages, deadline)
         self.nodes.late = {
-            node for message, node in carriers.items() if is_late(replies.get(message))
+            node for message_id, node in messages.items() if is_late(replies.get(message_id))
         }
-        answers = [
-            (task, self._answer(task, replies.pop(s, None)) if s in carriers else s)
-            for task, s in sent
-        ]
-        yield from self._enough(answers)
+        outcomes = []
+        for each in sent:
+            reply = replies.pop(each.message_id, None)
+            outcomes.append((each.assignment, self._read_reply(each, reply)))
+        yield from self._require_enough(outcomes)
 
-    def _send(self, task: Assignment, end: float, carriers: dict[str, int]) -> str:
-        """Send a task; return the id of its message, and note which node carries it, or say why it is not sent."""
-        node = self.nodes.choose(
-            task.client_id, held_width(self.plan, self.space, task.held), task.bytes
-        )
-        if isinstance(node, str):
-            return node
-        message = self.post.send(
-            node, "train", encode_task(task, self.plan, self.order.fields()), end
-        )
-        if not message:
-            return "its message could not be sent"
-        self.facts["sent"] += 1
-        carriers[message] = node
-        return message
+    def _send(self, assignment: Assignment, deadline: float) -> "SentAssignment":
+        plan = self.federation.model.plan
+        width = covering_width(plan, self.federation.space, assignment.units)
+        node = self.nodes.choose_node(assignment.client_id, width, assignment.num_bytes)
+        if isinstance(node, Rejected):
+            return SentAssignment(assignment, rejected=node)
+        content = encode_task(assignment, plan, self.spec.fields())
+        message_id = self.broker.send(node, "train", content, deadline)
+        if not message_id:
+            return SentAssignment(assignment, rejected=Rejected("its message could not be sent"))
+        self._metadata["sent"] += 1
+        return SentAssignment(assignment, message_id, node)
 
-    def _answer(self, task: Assignment, reply: Message | None) -> ClientUpdate | str:
-        """Return a reply as an update, or what is wrong with it."""
+    def _read_reply(self, sent: "SentAssignment", reply: Message | None) -> Reply:
+        """Return what a client answered, or what went wrong."""
+        if sent.rejected is not None:
+            return sent.rejected
         if reply is None or is_late(reply):
-            self.facts["late"] += 1
-            return f"no reply within {self.patience.deadline:g} s"
+            self._metadata["late"] += 1
+            return Rejected(f"no reply within {self.policy.deadline:g} s")
         if reply.has_error():
-            self.facts["failed"] += 1
-            return f"its node failed: {last_line(reply.error.reason)} (code {reply.error.code})"
-        self.facts["answered"] += 1
-        return decode_update(task, reply.content, self.parts)
+            self._metadata["failed"] += 1
+            reason = last_line(reply.error.reason)
+            return Rejected(f"its node failed: {reason} (code {reply.error.code})")
+        self._metadata["answered"] += 1
+        return decode_update(sent.assignment, reply.content, self.federation.allocator)
 
-    def _is_good(self, task: Assignment, answer: ClientUpdate | str) -> bool:
-        return not isinstance(answer, str) and not isinstance(
-            validate_reply(task, answer, self.parts), str
-        )
+    def _require_enough(
+        self, replies: list[tuple[Assignment, Reply]]
+    ) -> Iterator[tuple[Assignment, Reply]]:
+        """Yield the replies; if too few of them are good, none counts."""
+        needed = self.policy.min_replies
+        if needed == 1:
+            yield from _take_all(replies)
+            return
+        allocator = self.federation.allocator
+        outcomes = []
+        for assignment, reply in _take_all(replies):
+            outcomes.append((assignment, validate_reply(assignment, reply, allocator)))
+        good = sum(isinstance(outcome, AcceptedUpdate) for _, outcome in outcomes)
+        too_few = Rejected(f"left out: {good} of the {needed} replies that a round needs were good")
+        for assignment, outcome in _take_all(outcomes):
+            if good < needed and isinstance(outcome, AcceptedUpdate):
+                yield assignment, too_few
+            else:
+                yield assignment, outcome
 
-    def _enough(
-        self, answers: list[tuple[Assignment, ClientUpdate | str]]
-    ) -> Iterator[tuple[Assignment, ClientUpdate | str]]:
-        """Yield the answers; if too few are good, none counts."""
-        wanted = self.patience.min_replies
-        good = 0 if wanted == 1 else sum(self._is_good(task, a) for task, a in answers)
-        few = (
-            f"left out: {good} of the {wanted} replies that a round needs were good"
-            if 1 < wanted > good
-            else ""
-        )
-        while answers:
-            task, answer = answers.pop(0)
-            yield task, answer if isinstance(answer, str) else few or answer
+
+@dataclass(frozen=True)
+class SentAssignment:
+    """An assignment with the message that carries it to a node, or why it was not sent."""
+
+    assignment: Assignment
+    message_id: str = ""
+    node: int = 0
+    rejected: Rejected | None = None
+
+
+def _take_all(items: list[Item]) -> Iterator[Item]:
+    """Yield the items of a list and let go of each: replies are large."""
+    while items:
+        yield items.pop(0)

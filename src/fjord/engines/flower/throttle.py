@@ -12,7 +12,8 @@ from fjord.core.width import Width, WidthSpace, parse_width
 from fjord.devices.host import MB, HostLimits, HostReading
 from fjord.elastic.footprint import measure_footprint
 from fjord.elastic.plan import UnitSelection
-from fjord.training.local import Assignment, ClientTrainer, Reduction
+from fjord.training.assignment import Assignment, Reduction
+from fjord.training.local import ClientTrainer
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,18 @@ class LoadThrottle:
         free = limits.free_bytes(now)
         needed = 0
         if limits.spare_bytes is not None:
-            needed = self._needed_bytes(task.held)
+            needed = self._needed_bytes(task.units)
         if not tiers_down and needed <= free:
             return None
         if needed > free:
             shortage = f"{needed / MB:.0f} MB needed and {max(0, free) / MB:.0f} to spare"
             reason = f"{reason}, {shortage}" if reason else shortage
         reduction = None
-        for tier, (ceiling, smaller) in enumerate(self.trainer.parts.below(task), 1):
-            reduction = Reduction(ceiling, reason)
+        for tier, smaller in enumerate(self.trainer.fallbacks.all_smaller(task), 1):
+            reduction = Reduction(smaller.ceiling, reason)
             if tier < tiers_down:
                 continue
-            if limits.spare_bytes is None or self._needed_bytes(smaller.held) <= free:
+            if limits.spare_bytes is None or self._needed_bytes(smaller.units) <= free:
                 break
         return reduction
 
@@ -71,7 +72,7 @@ class LoadThrottle:
         """Return weights, gradients and activations, and the weights as sent and as sent back."""
         model = self.trainer.model
         inputs = (self.trainer.data.test.batch(0, 2)[0],)
-        batch_size = self.trainer.how.batch_size
+        batch_size = self.trainer.training.batch_size
         estimates = {}
         for width in self.space.widths:
             with warnings.catch_warnings():

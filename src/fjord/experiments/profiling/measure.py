@@ -14,7 +14,8 @@ from fjord.core.width import Width, parse_width
 from fjord.data.federated import Batch, FederatedData, GeneratedData
 from fjord.experiments.profiling.memory import JsonDict, PeakMemory, run_in_child
 from fjord.federated.rounds import Federation
-from fjord.training.local import Assignment, ClientTrainer, LocalTraining
+from fjord.training.assignment import Assignment
+from fjord.training.local import ClientTrainer, LocalTraining
 from fjord.training.objective import LogitsAt, Objective
 
 SECONDS = 0.5
@@ -67,7 +68,7 @@ class TrainingBench:
     def _measure_in_thread(self, ceiling: Width) -> JsonDict:
         torch.set_num_threads(1)  # each thread has its own number
         peak = PeakMemory()
-        task = received_copy(self.federation.task_at(ceiling))
+        task = received_copy(self.federation.assign_at(ceiling))
         client = _TimedClient(self, task)
         total, first_steps = client.run(1)
         _, steps = client.run(LEAST_ROUNDS)
@@ -88,7 +89,7 @@ class TrainingBench:
 
     def _warm_up(self, ceiling: Width) -> None:
         """Train a little: what libraries load at first use belongs to the process, not a width."""
-        _TimedClient(self, self.federation.task_at(ceiling)).run(1)
+        _TimedClient(self, self.federation.assign_at(ceiling)).run(1)
 
 
 class _TimedClient:
@@ -98,7 +99,10 @@ class _TimedClient:
         federation = bench.federation
         self.task = task
         self.objective = _TimedObjective(bench.objective, task.space.widths)
-        self.training = replace(federation.training, objective=self.objective)
+        self.training = replace(
+            federation.training,
+            objective=Objective(self.objective, bench.objective.widths),
+        )
         inputs, _ = bench.examples
         self.batches = max(1, len(inputs) // self.training.batch_size)
         data = single_client_data(bench.examples, federation.data)
@@ -112,7 +116,7 @@ class _TimedClient:
         # The last step has no next one that would show when it ended.
         num_widths = len(self.task.space.widths)
         num_steps = rounds * num_widths + 1
-        self.trainer.how = _limit_steps(self.training, num_steps, self.batches)
+        self.trainer.training = _limit_steps(self.training, num_steps, self.batches)
         self.objective.marks.clear()
         started = time.perf_counter()
         self.trainer(self.task)

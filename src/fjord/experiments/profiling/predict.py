@@ -17,7 +17,7 @@ from fjord.elastic.client_model import ClientModel
 from fjord.elastic.footprint import Footprint, measure_footprint
 from fjord.experiments.profiling.measure import StepMeasurement
 from fjord.federated.rounds import Federation
-from fjord.training.local import Assignment, total_bytes
+from fjord.training.assignment import Assignment, total_bytes
 from fjord.training.objective import Objective
 
 
@@ -26,7 +26,7 @@ class WorkloadShape:
     """What the shapes of a ceiling's tensors show."""
 
     task: Assignment
-    passes: dict[Width, list[Width]]
+    passes: dict[Width, tuple[Width, ...]]
     """For each width that the client samples, the submodels that such a step runs."""
     costs: dict[Width, Footprint]
     """The cost of one submodel, for a whole batch."""
@@ -114,11 +114,10 @@ def workload_shape(
     cache: FootprintCache,
 ) -> WorkloadShape:
     """Return the shapes of a ceiling for a client with these examples."""
-    task = federation.task_at(ceiling)
+    task = federation.assign_at(ceiling)
     training = federation.training
-    model = ClientModel(federation.model, task.held, task.space, task.tensors).eval()
+    model = ClientModel(federation.model, task.units, task.space, task.tensors).eval()
     inputs = federation.data.prepare(examples[0][:2], None)
-    targets = examples[1][:2]
     nets = {width: model.shared_submodel(width).net for width in task.space.widths}
     costs = {}
     for width, net in nets.items():
@@ -126,11 +125,8 @@ def workload_shape(
         if key not in cache:
             cache[key] = measure_footprint(net, width, (inputs,), training.batch_size)
         costs[width] = cache[key]
-    with torch.no_grad():
-        logits = nets[task.space.largest](inputs)
-    passes = {}
-    for width in task.space.widths:
-        passes[width] = _submodels_run(objective, logits, targets, width, task.space.largest)
+    widest = task.space.largest
+    passes = {width: objective.widths(width, widest) for width in task.space.widths}
     examples_bytes = total_bytes({"inputs": examples[0], "targets": examples[1]})
     return WorkloadShape(
         task=task,
@@ -144,21 +140,6 @@ def workload_shape(
 
 def _parameter_shapes(net: nn.Module) -> tuple[torch.Size, ...]:
     return tuple(tensor.shape for tensor in net.parameters())
-
-
-def _submodels_run(
-    objective: Objective, logits: Tensor, targets: Tensor, width: Width, widest: Width
-) -> list[Width]:
-    """Return which submodels a loss runs, by calling it with fixed logits."""
-    submodels: list[Width] = []
-
-    def logits_at(width: Width) -> Tensor:
-        submodels.append(width)
-        return logits
-
-    with torch.no_grad():
-        objective(logits_at, targets, width, widest)
-    return submodels
 
 
 def predict_memory(
@@ -212,7 +193,7 @@ def predict_setup(shape: WorkloadShape, ceilings: MeasuredSteps) -> float:
 
 def _pass_seconds(ceilings: MeasuredSteps) -> dict[Width, float]:
     """Return the seconds of one pass of each submodel: the best fit to all measured steps."""
-    passes: list[list[Width]] = []
+    passes: list[tuple[Width, ...]] = []
     seconds: list[float] = []
     for shape, measured in ceilings.values():
         for width, step_seconds in measured.steps.items():

@@ -24,7 +24,7 @@ from fjord.experiments.profiling.predict import (
 )
 from fjord.experiments.profiling.workload import check_count, federation_of_model
 from fjord.federated.rounds import Federation
-from fjord.training.local import total_bytes
+from fjord.training.assignment import total_bytes
 from fjord.training.objective import Objective, ordered_dropout, self_distillation
 
 OnProgress = Callable[[str], None]
@@ -206,7 +206,7 @@ class _CeilingSurvey:
             step_seconds=step_seconds,
             setup_seconds=setup_seconds,
             memory_bytes=memory_bytes,
-            bytes_down=shape.task.bytes,
+            bytes_down=shape.task.num_bytes,
             bytes_up=total_bytes(shape.task.tensors),
             macs_per_step=shape.macs,
             time=self._time_source(width),

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from fjord.data.writers import synthetic_writers
+from fjord.data.writers import writers
 from fjord.experiments.experiment import Experiment
 from fjord.models import femnist_cnn
 
@@ -12,7 +12,7 @@ def demo() -> Experiment:
     return Experiment(
         name="demo",
         model=femnist_cnn,
-        data=partial(synthetic_writers, num_clients=200, examples=200),
+        data=partial(writers, num_clients=200, examples=200),
         method="fjord-kd",
         num_rounds=240,
     )
