@@ -18,11 +18,11 @@ EXAMPLES = 192
 
 def write_examples(path: str) -> None:
     """Write the examples of all clients."""
-    writers = writers(0, CLIENTS, examples=EXAMPLES)
+    data = writers(0, CLIENTS, examples=EXAMPLES)
     all_inputs = []
     all_targets = []
     for client in range(CLIENTS):
-        inputs, targets = writers.examples(client)
+        inputs, targets = data.examples(client)
         all_inputs.append(inputs)
         all_targets.append(targets)
     save_file({"inputs": torch.stack(all_inputs), "targets": torch.stack(all_targets)}, path)

@@ -18,13 +18,13 @@ def grid(tmp_path):
     from fjord.engines.flower.codec import unpack_content
     from fjord.engines.flower.engine import ReplyPolicy
     from fjord.engines.flower.run_spec import RunSpec
-    from fjord.experiments.flower_app import device, serve
+    from fjord.experiments.flower_app import make_runtime, serve_run
 
     (tmp_path / "mine.py").write_text(MINE)
     measured, sent = [], []
 
     def make(order):
-        real = device(order)
+        real = make_runtime(order)
         return replace(
             real, profile=lambda examples: measured.append(examples) or real.profile(examples)
         )
@@ -41,7 +41,7 @@ def grid(tmp_path):
         order = RunSpec(
             str(tmp_path / "mine.py"), ("tiers=1:1", "num_rounds=2", "cohort_size=4", "workers=1")
         )
-        run_once = lambda name: serve(local, order, ReplyPolicy(30.0), tmp_path / name)  # noqa: E731
+        run_once = lambda name: serve_run(local, order, ReplyPolicy(30.0), tmp_path / name)  # noqa: E731
         return run_once, measured, sent
 
     return run
