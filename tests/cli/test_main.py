@@ -59,7 +59,7 @@ def test_inspect_takes_a_user_s_own_function(tmp_path):
             ["inspect", "mine:missing"],
             "model 'mine:missing': module 'mine' has no attribute 'missing'",
         ),
-        (["inspect", "mine:alone"], "give --input SHAPE, or return a pair (model, example inputs)"),
+        (["inspect", "mine:alone"], "--input: is needed for the model 'mine:alone'"),
         (["inspect", "mine:number"], "the function returned int, not a torch module"),
         (
             ["footprint", "cnn", "--widths", "1/5,abc"],
