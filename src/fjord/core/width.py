@@ -141,13 +141,15 @@ class WidthSpace:
     @cached_property
     def _thresholds(self) -> list[int]:
         """The draw from which on each width but the first is meant."""
+        num_draws = 1 << SAMPLING_BITS
         ends = list(accumulate(self.probabilities))
-        return [math.ceil(end * (1 << SAMPLING_BITS)) for end in ends[:-1]]
+        return [math.ceil(end * num_draws) for end in ends[:-1]]
 
     def __repr__(self) -> str:
-        pairs = zip(self.widths, self.probabilities, strict=True)
-        text = ", ".join(f"{width}: {probability}" for width, probability in pairs)
-        return f"WidthSpace({text})"
+        texts = []
+        for width, probability in zip(self.widths, self.probabilities, strict=True):
+            texts.append(f"{width}: {probability}")
+        return f"WidthSpace({', '.join(texts)})"
 
 
 def as_space(value: WidthSpace | Iterable[WidthLike]) -> WidthSpace:

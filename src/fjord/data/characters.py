@@ -59,13 +59,16 @@ def cut_sequences(texts: Sequence[str]) -> Sequences:
     sizes = np.array([len(text) for text in texts], np.int64)
     num_blocks = -(-(sizes + 2) // BLOCK)  # begin and end are two more; rounded up
     begins = (np.cumsum(num_blocks) - num_blocks) * BLOCK
-    flat = np.full(int(num_blocks.sum()) * BLOCK, PADDING, np.uint8)
+    num_characters = int(num_blocks.sum()) * BLOCK
+    flat = np.full(num_characters, PADDING, np.uint8)
     flat[begins] = BEGIN
     flat[begins + sizes + 1] = END
     # How far each text moves from its place in the joined texts to its place in the blocks.
-    shifts = begins + 1 - (np.cumsum(sizes) - sizes)
+    offsets = np.cumsum(sizes) - sizes
+    shifts = begins + 1 - offsets
     places = np.arange(sizes.sum()) + np.repeat(shifts, sizes)
-    flat[places] = encode_text("".join(texts))
+    joined_texts = "".join(texts)
+    flat[places] = encode_text(joined_texts)
     blocks = flat.reshape(-1, BLOCK)
     inputs = np.ascontiguousarray(blocks[:, :-1])
     targets = blocks[:, 1:].astype(np.int8)

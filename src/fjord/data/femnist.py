@@ -146,7 +146,9 @@ def _hold_out(
 
 def _read_source(source: str) -> tuple[LeafImages, LeafImages | None]:
     """Return the characters of a source, and those of its own test set if it has one."""
-    folders = leaf_folders(Path(source).expanduser()) if is_local(source) else []
+    folders = []
+    if is_local(source):
+        folders = leaf_folders(Path(source).expanduser())
     if folders:
         parts = [read_leaf(folder, NUM_CLASSES) for folder in folders]
     else:

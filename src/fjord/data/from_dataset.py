@@ -50,20 +50,13 @@ def partition_dataset(
         test_set = _held_out_test_set(dataset, owners, held_out, prepare)
     else:
         held_out = torch.zeros(len(owners), dtype=torch.bool)
-        test_inputs, test_targets = _stack_examples(test, range(len(test)), "test")
-        test_set = TestSet(
-            test_inputs,
-            test_targets,
-            torch.full((len(test),), -1),
-            prepare,
-        )
+        test_set = _separate_test_set(test, prepare)
     train_rows = []
     for rows in rows_by_client(owners):
         train_rows.append(rows[~held_out[rows]].tolist())
     reader = _ClientReader(dataset, train_rows, seed)
-    num_clients = len(train_rows)
     return GeneratedData(
-        num_clients,
+        len(train_rows),
         reader.read_client,
         test_set,
         cache_size,
@@ -137,6 +130,13 @@ def _held_out_test_set(
     rows = held_out.nonzero()[:, 0].tolist()
     inputs, targets = _stack_examples(dataset, rows)
     return TestSet(inputs, targets, owners[held_out], prepare)
+
+
+def _separate_test_set(test: Any, prepare: PrepareInputs) -> TestSet:
+    num_examples = len(test)
+    inputs, targets = _stack_examples(test, range(num_examples), "test")
+    nobody = torch.full((num_examples,), -1)
+    return TestSet(inputs, targets, nobody, prepare)
 
 
 def _check_map_style(name: str, dataset: Any) -> None:
@@ -219,8 +219,10 @@ def _check_shape(what: str, tensor: Tensor, first: Tensor) -> None:
 def _read_pair(item: Any, row: int, name: str) -> Batch:
     try:
         inputs, target = item
-        return torch.as_tensor(inputs).detach(), torch.as_tensor(target).detach()
+        inputs = torch.as_tensor(inputs).detach()
+        target = torch.as_tensor(target).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         fault = f"example {row} is not an (input, target) pair of tensors or numbers"
         hint = "a transform of images to tensors gives such pairs"
         raise UserError(f"{name}: {fault}; {hint}: {error}") from error
+    return inputs, target

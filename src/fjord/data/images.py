@@ -75,7 +75,8 @@ def _decode_image(cell: dict[str, Any] | None, shape: ImageShape) -> np.ndarray[
     if picture.mode != mode or picture.size != (width, height):
         given_width, given_height = picture.size
         given = f"{picture.mode} of {given_width}x{given_height}"
-        raise UserError(f"the image is {given}; it must be {mode} of {width}x{height}")
+        needed = f"{mode} of {width}x{height}"
+        raise UserError(f"the image is {given}; it must be {needed}")
     pixels = np.asarray(picture).reshape(height, width, channels)
     return pixels.transpose(2, 0, 1)
 
@@ -103,10 +104,11 @@ def read_labels(
     """Return a column of labels as bytes."""
     labels = table.select_columns([column]).with_format("arrow")
     values = labels[:].column(0)
+    column_name = f"{where}, column {column!r}"
     if values.null_count:
         row = values.is_null().to_pylist().index(True)
-        raise UserError(f"{where}, column {column!r}, row {row}: there is no label")
-    return as_labels(values.to_numpy(), num_classes, f"{where}, column {column!r}")
+        raise UserError(f"{column_name}, row {row}: there is no label")
+    return as_labels(values.to_numpy(), num_classes, column_name)
 
 
 def as_labels(
@@ -121,5 +123,6 @@ def as_labels(
     invalid_rows = np.flatnonzero((values < 0) | (values >= num_classes))
     if len(invalid_rows):
         row = invalid_rows[0]
-        raise UserError(f"{where}, row {row}: label {values[row]} must be {allowed}")
+        label = values[row]
+        raise UserError(f"{where}, row {row}: label {label} must be {allowed}")
     return torch.from_numpy(values.astype(np.uint8))

@@ -88,7 +88,9 @@ def _read_user_data(file: Path) -> dict[str, Any]:
         content = json.loads(file.read_bytes())
     except ValueError as error:
         raise UserError(f"{file}: not complete JSON, it may be truncated ({error})") from error
-    data = content.get("user_data") if isinstance(content, dict) else None
+    data = None
+    if isinstance(content, dict):
+        data = content.get("user_data")
     if not isinstance(data, dict) or not data:
         raise UserError(f'{file}: there is no user in it; LEAF\'s JSON has "users" and "user_data"')
     users = content.get("users", list(data))

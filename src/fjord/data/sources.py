@@ -45,9 +45,11 @@ def _find_folder(root: Path, name: str) -> str:
         return str(folder)
     if not root.is_dir():
         raise UserError(f"FJORD_DATA={root}: there is no such folder")
-    present = sorted(entry.name for entry in root.iterdir() if entry.is_dir())
-    described = [_describe_folder(folder_name) for folder_name in present]
-    listed = ", ".join(described) or "none"
+    present = []
+    for entry in sorted(root.iterdir()):
+        if entry.is_dir():
+            present.append(_describe_folder(entry.name))
+    listed = ", ".join(present) or "none"
     raise UserError(f"{folder}: there is no such folder; FJORD_DATA={root} holds {listed}")
 
 
@@ -123,16 +125,18 @@ def open_split(source: str, split: str, columns: Sequence[str]) -> Any:
     splits = split_names(source)
     if split not in splits:
         listed = ", ".join(splits)
-        raise UserError(f"source {source}: there is no split {split!r}; its splits are {listed}")
+        fault = f"there is no split {split!r}; its splits are {listed}"
+        raise UserError(f"source {source}: {fault}")
     with _read_source(source) as (datasets, place):
         table = datasets.load_dataset(**place, split=split)
+    where = f"source {source} ({split})"
     for column in columns:
         if column not in table.column_names:
             listed = ", ".join(table.column_names)
             fault = f"there is no column {column!r}; its columns are {listed}"
-            raise UserError(f"source {source} ({split}): {fault}")
+            raise UserError(f"{where}: {fault}")
     if not len(table):
-        raise UserError(f"source {source} ({split}): there are no rows in it")
+        raise UserError(f"{where}: there are no rows in it")
     return table.select_columns(list(columns))
 
 
@@ -187,7 +191,8 @@ def _find_bad_file(folder: Path) -> str:
             return f"{file}: {fault} ({error})"
         if not len(table):
             return f"{file}: there are no rows in it"
-        all_columns[file] = [f"{column.name} ({column.type})" for column in table.schema]
+        columns = [f"{column.name} ({column.type})" for column in table.schema]
+        all_columns[file] = columns
     first_columns = next(iter(all_columns.values()), [])
     for file, columns in all_columns.items():
         if columns != first_columns:

@@ -83,18 +83,23 @@ def draw_character(
     strength = torch.rand(2, generator=style) * 0.8 + 0.6
     pen, ink = strength.tolist()
     habit = torch.randn(FONT.shape, generator=style) * 0.35
-    wobble = torch.randn(len(labels), *FONT.shape[1:], generator=generator) * 0.3
-    segments = (FONT + habit)[labels] + wobble
+    own_font = FONT + habit
+    segments = own_font[labels]
+    wobble = torch.randn(segments.shape, generator=generator) * 0.3
+    segments = segments + wobble
     centre = torch.tensor([3.0, 4.5])
-    scale = torch.tensor([2.5 * (1 + wide), 2.3 * (1 + tall)])
-    segments = (segments - centre) * scale
+    width = 2.5 * (1 + wide)
+    height = 2.3 * (1 + tall)
+    segments = (segments - centre) * torch.tensor([width, height])
     turn = torch.tensor([[1.0, tilt], [slant - tilt, 1.0]])
     shift = torch.tensor([shift_x, shift_y]) * 5
     moved = torch.randn(len(labels), 1, 1, 2, generator=generator) + shift
     segments = segments @ turn + moved + IMAGE_SIZE / 2
     distance = _pixel_distances(segments, IS_INKED[labels])
-    picture = torch.sigmoid(3 * (pen - distance)) * min(1.0, ink)
-    noisy = picture + 0.15 * torch.randn(picture.shape, generator=generator)
+    darkness = torch.sigmoid(3 * (pen - distance))
+    picture = darkness * min(1.0, ink)
+    noise = torch.randn(picture.shape, generator=generator)
+    noisy = picture + 0.15 * noise
     return noisy.clamp(0, 1).reshape(-1, 1, IMAGE_SIZE, IMAGE_SIZE)
 
 
@@ -109,14 +114,16 @@ def _pixel_distances(segments: Tensor, is_inked: Tensor) -> Tensor:
     start = segments[:, :, 0]
     along = segments[:, :, 1] - start
     directions = along.mT.transpose(0, 1).reshape(2, -1)
-    reach_NSP = (pixels @ directions).T.reshape(*along.shape[:2], -1)
-    reach_NSP = reach_NSP - (start * along).sum(-1)[..., None]
-    squared_length = along.square().sum(-1).clamp(min=1e-6)
-    part_NSP = (reach_NSP / squared_length[..., None]).clamp(0, 1)
-    nearest_x_NSP = start[..., :1] + part_NSP * along[..., :1]
-    nearest_y_NSP = start[..., 1:] + part_NSP * along[..., 1:]
-    x_NSP = nearest_x_NSP - pixels[:, 0]
-    y_NSP = nearest_y_NSP - pixels[:, 1]
+    num_characters, num_segments, _ = along.shape
+    reach_NSP = (pixels @ directions).T.reshape(num_characters, num_segments, -1)
+    offset_NS = (start * along).sum(-1)
+    reach_NSP = reach_NSP - offset_NS[..., None]
+    squared_length_NS = along.square().sum(-1).clamp(min=1e-6)
+    part_NSP = (reach_NSP / squared_length_NS[..., None]).clamp(0, 1)
+    start_x, start_y = start.split(1, -1)
+    along_x, along_y = along.split(1, -1)
+    x_NSP = start_x + part_NSP * along_x - pixels[:, 0]
+    y_NSP = start_y + part_NSP * along_y - pixels[:, 1]
     squared_NSP = x_NSP * x_NSP + y_NSP * y_NSP
     squared_NSP = squared_NSP.masked_fill(~is_inked[..., None], 1e6)
     return squared_NSP.amin(1).sqrt()

@@ -28,9 +28,8 @@ class FleetDevice:
 
     def limit_budget(self, budget: Budget) -> Budget:
         """Return the budget within what the device has."""
-        memory = budget.memory
-        if self.memory is not None:
-            memory = self.memory if memory is None else min(memory, self.memory)
+        limits = [limit for limit in (self.memory, budget.memory) if limit is not None]
+        memory = min(limits, default=None)
         bandwidth = self.bandwidth or budget.bandwidth
         return replace(budget, memory=memory, bandwidth=bandwidth)
 

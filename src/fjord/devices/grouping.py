@@ -157,7 +157,8 @@ def _no_device_message(
     intro = f"no device can take part; {nearest.name}, the nearest"
     has_failed = verdict.cost.time == "failed"
     if has_failed or nearest.memory is None or not _has_too_little_memory(nearest, verdict):
-        return f"{intro}: {nothing_fits_message(nearest.limit_budget(budget), verdict)}"
+        own_budget = nearest.limit_budget(budget)
+        return f"{intro}: {nothing_fits_message(own_budget, verdict)}"
     memory = format_bytes(nearest.memory, 3)
     needed = format_bytes(verdict.cost.memory_bytes)
     fault = f"the smallest width {verdict.cost.width} needs {needed}: no budget would be enough"

@@ -36,8 +36,10 @@ class TieredDevices:
     seed: int
 
     def __post_init__(self) -> None:
-        if len(self.shares) != len(self.tiers):
-            raise UserError(f"shares: {len(self.shares)} were given for {len(self.tiers)} tiers")
+        num_shares = len(self.shares)
+        num_tiers = len(self.tiers)
+        if num_shares != num_tiers:
+            raise UserError(f"shares: {num_shares} were given for {num_tiers} tiers")
         if min(self.shares) < 0 or sum(self.shares) != 1:
             listed = ", ".join(map(str, self.shares))
             raise UserError(f"shares {listed} must not be negative and must add up to 1")

@@ -75,7 +75,8 @@ def read_drops(path: Path, num_clients: int, smallest: Width) -> CeilingDrops:
         try:
             _check_columns(row)
             client = _parse_client(row, num_clients)
-            drops.setdefault(client, []).append(_parse_drop(row, smallest))
+            drop = _parse_drop(row, smallest)
+            drops.setdefault(client, []).append(drop)
         except (ValueError, TypeError) as error:
             raise UserError(f"load {path}, line {line}: {error}") from None
     if not drops:
@@ -87,7 +88,10 @@ def _csv_rows(path: Path) -> Iterator[NumberedRow]:
     with path.open(newline="", encoding=TABLE_ENCODING) as file:
         reader = csv.DictReader(file, skipinitialspace=True)
         for row in reader:
-            cells = {key: value.strip() for key, value in row.items() if key and value}
+            cells = {}
+            for column, value in row.items():
+                if column and value:
+                    cells[column] = value.strip()
             yield reader.line_num, cells
 
 
