@@ -15,7 +15,7 @@ os.environ["OMP_NUM_THREADS"] = (
 LONG = (
     *("test_deployment.py", "test_docs.py", "test_tasks.py", "test_zoo.py", "test_reliability.py"),
     *("test_flower.py", "test_fleet.py", "test_profile.py", "test_export.py", "test_theorem1.py"),
-    *("test_loaders.py", "test_flower_replies.py", "test_profile_command.py"),
+    *("test_cifar10.py", "test_femnist.py", "test_flower_replies.py", "test_profile_command.py"),
 )
 LASTING: set[str] = set()
 """Modules that are not of one test."""

@@ -1,12 +1,16 @@
 """CIFAR10 on small folders: read as it is, partitioned by the seed, decoded once."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import commands
 import pytest
 import torch
-from folders import DATA, as_bytes, needs, own_folders, pictures, pixels, small_cifar, write  # noqa: F401
+from folders import as_bytes, needs, pictures, small_cifar, write
+from folders import own_folders as own_folders  # an autouse fixture
+from real_data import ROWS, column, image_at
 
-from fjord.data import cifar10
+from fjord.data import cifar10, femnist
 from fjord.data.sources import open_split
 
 
@@ -57,3 +61,48 @@ def test_nothing_is_left_of_what_datasets_unpacks(
     table = open_split(str(small_cifar(tmp_path / "data")), "train", ["img", "label"])
     assert list((tmp_path / "temporary").iterdir()) == []
     assert table[39]["label"] == 9
+
+
+@needs("cifar10")
+def test_cifar10_is_the_source_in_100_clients_of_500(decoded: Path) -> None:
+    data = cifar10.load()
+    assert [len(rows) for rows in data.rows] == [500] * 100
+    assert sorted(torch.cat(data.rows).tolist()) == list(range(50_000))
+    for split, (inputs, targets) in {
+        "train": data.all_examples(),
+        "test": (data.test.inputs, data.test.targets),
+    }.items():
+        assert targets.tolist() == column("cifar10", split, "label")
+        assert [inputs[row].numpy().tobytes() for row in ROWS] == image_at(
+            "cifar10", split, "img", ROWS
+        )
+    assert data.test.owners.eq(-1).all()
+    assert data.inputs.dtype == torch.uint8
+    assert torch.allclose(
+        data.inputs.float().mean((0, 2, 3)) / 255, torch.tensor(cifar10.PREPARE.mean), atol=1e-4
+    )
+    assert torch.allclose(
+        data.inputs.float().std((0, 2, 3)) / 255, torch.tensor(cifar10.PREPARE.std), atol=1e-4
+    )
+
+
+SECOND = """
+import sys, time
+import fjord.data.cifar10, fjord.data.femnist
+data = {}()
+assert not {{"datasets", "flwr_datasets", "PIL", "pyarrow"}} & sys.modules.keys()
+"""
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        pytest.param(cifar10.load, marks=needs("cifar10")),
+        pytest.param(femnist.load_digits, marks=needs("femnist_digits")),
+        pytest.param(femnist.load_skewed, marks=needs("emnist_byclass")),
+    ],
+)
+def test_a_second_start_needs_none_of_the_libraries(decoded: Path, load: Callable) -> None:
+    load()
+    call = f"{load.__module__}.{load.__name__}"
+    assert commands.Python("-c", SECOND.format(call)).wait() == 0

@@ -1,13 +1,16 @@
 """FEMNIST on small folders: writers are clients, a tenth is held out, LEAF's JSON is read too."""
 
 import json
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from folders import LETTERS, WRITERS, as_bytes, own_folders, pictures, pixels, small_femnist, write  # noqa: F401
+from folders import LETTERS, WRITERS, as_bytes, needs, pictures, pixels, small_femnist, write
+from folders import own_folders as own_folders  # an autouse fixture
+from real_data import ROWS, column, image_at
 
 from fjord.data import femnist
 from fjord.data.federated import PartitionedData
@@ -180,3 +183,44 @@ def test_the_stand_in_has_as_many_clients_as_asked_for(tmp_path: Path) -> None:
 def test_a_recipes_data_is_made_from_the_seed(tmp_path: Path) -> None:
     folder = str(small_femnist(tmp_path / "data"))
     same(partial(femnist.load, folder)(3), femnist.load(folder))
+
+
+@needs("femnist_digits")
+def test_femnist_digits_has_every_writer_with_a_tenth_held_out(decoded: Path) -> None:
+    data = femnist.load_digits()
+    writers, labels = (
+        column("femnist_digits", "train", "writer_id"),
+        column("femnist_digits", "train", "character"),
+    )
+    counts = Counter(writers)
+    held = Counter(data.test.owners.tolist())
+    assert data.num_clients == len(counts) == 836
+    for client, (_, count) in enumerate(sorted(counts.items())):
+        assert (len(data.rows[client]), held[client]) == (
+            count - max(1, count // 10),
+            max(1, count // 10),
+        )
+    assert Counter(data.targets.tolist()) + Counter(data.test.targets.tolist()) == Counter(labels)
+    first = [row for row, writer in enumerate(writers) if writer == min(counts)]
+    test = [image.numpy().tobytes() for image in data.test.inputs[data.test.owners == 0]]
+    assert sorted(pixels(data, 0) + test) == sorted(
+        image_at("femnist_digits", "train", "image", first)
+    )
+
+
+@needs("emnist_byclass")
+def test_emnist_is_the_source_in_3400_unequal_clients(decoded: Path) -> None:
+    data = femnist.load_skewed()
+    assert data.num_clients == 3400
+    assert sorted(torch.cat(data.rows).tolist()) == list(range(171_319))
+    assert min(len(rows) for rows in data.rows) >= 1
+    for split, (inputs, targets) in {
+        "train": data.all_examples(),
+        "test": (data.test.inputs, data.test.targets),
+    }.items():
+        assert targets.tolist() == column("emnist_byclass", split, "label")
+        assert [inputs[row].numpy().tobytes() for row in ROWS] == image_at(
+            "emnist_byclass", split, "image", ROWS
+        )
+    classes = [len(data.examples(client)[1].unique()) for client in range(0, 3400, 100)]
+    assert sum(classes) / len(classes) < 24  # 25.3 where the clients are random

@@ -78,7 +78,7 @@ def test_a_bad_table_is_refused_with_its_file_in_words(tmp_path, table, said):
         ({"clock": "gone.csv"}, "clock gone.csv: cannot be read"),
         (
             {"clock": None, "deadline": 60},
-            "deadline=60s is on the simulated clock: it needs clock=",
+            "deadline=60s is on the simulated clock, and needs clock=",
         ),
         ({"deadline": "soon"}, "deadline=soon is not a number with a unit"),
         ({"deadline": 0}, "deadline=0 must be above 0"),
