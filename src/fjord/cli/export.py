@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column
 from torch import nn
 
-from fjord.cli.tables import format_ratio, out, print_line
+from fjord.cli.tables import format_ratio, out, print_line, print_table
 from fjord.cli.trained import NEEDS_MODEL, TrainedModel, open_trained
 from fjord.core.errors import UserError
 from fjord.core.width import Width, Widths, parse_width
@@ -162,12 +162,11 @@ def _make_folder(folder: Path) -> None:
 
 
 def _print_files(exported: list[ExportedModel], title: str) -> None:
-    table = Table(title=title)
-    table.add_column("width", no_wrap=True)
-    table.add_column("file", overflow="fold")
+    columns = [Column("width", no_wrap=True), Column("file", overflow="fold")]
     for name in ("bytes", "difference", "ms", "/ full", "MACs / full"):
-        table.add_column(name, justify="right", no_wrap=True)
+        columns.append(Column(name, justify="right", no_wrap=True))
     full_latency = _full_latency(exported)
+    rows = []
     for file in exported:
         label = str(file.width)
         if isinstance(file.width, Mapping):
@@ -175,7 +174,7 @@ def _print_files(exported: list[ExportedModel], title: str) -> None:
         latency_ratio = ""
         if full_latency is not None:
             latency_ratio = format_ratio(file.latency, full_latency)
-        table.add_row(
+        row = [
             label,
             file.path.name,
             f"{file.bytes:,}",
@@ -183,8 +182,9 @@ def _print_files(exported: list[ExportedModel], title: str) -> None:
             f"{file.latency * 1e3:.3g}",
             latency_ratio,
             format_ratio(file.macs, file.full_macs),
-        )
-    out.print(table)
+        ]
+        rows.append(row)
+    print_table(columns, rows, title=title)
     folder = exported[0].path.resolve().parent
     print_line(f"In {folder}: {_describe_file(exported[0])}.")
 

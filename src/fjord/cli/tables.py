@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from fjord.core.errors import UserError
 
@@ -14,8 +14,10 @@ out = Console(highlight=False)
 STANDARD_OUTPUT = "-"
 
 
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]], title: str = "") -> None:
-    """Print rows of text under the names of their columns."""
+def print_table(
+    columns: Iterable[str | Column], rows: Iterable[Iterable[str]], title: str = ""
+) -> None:
+    """Print rows of text under their columns, given by name or with a layout."""
     table = Table(*columns, title=title or None)
     for row in rows:
         table.add_row(*row)
