@@ -85,7 +85,7 @@ def parse_limit(name: str, text: str, full: float) -> float:
         return kind.parse(name, stripped)
     except UserError as error:
         message = f"{error.message}; or a share of the full model: {kind.example}"
-        raise UserError(message, field=error.field, value=error.value) from None
+        raise UserError(message, field=name, value=text) from None
 
 
 def _parse_share(name: str, text: str) -> float:
