@@ -1,1 +1,1 @@
-"""The paper, reproduced: which runs each figure is made of, running them, and what they say of the paper's claims."""
+"""The paper, reproduced: the runs of each figure, and what they say about the paper's claims."""

@@ -1,9 +1,9 @@
-"""`python -m reproduction`: the paper's figures, results and Theorem 1, from a clone of the repository.
+"""`python -m reproduction`: the paper's figures, results and Theorem 1, in a clone.
 
-python -m reproduction fig5 --scale laptop          # any figure, or all
-python -m reproduction results                      # writes RESULTS.md
-python -m reproduction theorem1 --seed 3            # also theorem1.paper, theorem1.decaying
-python -m reproduction whole-models RUN_FOLDER
+- `python -m reproduction fig5 --scale laptop`: any figure of the paper, or `all`
+- `python -m reproduction results`: write RESULTS.md
+- `python -m reproduction theorem1 --seed 3`: also `theorem1.paper`, `theorem1.decaying`
+- `python -m reproduction whole-models RUN_FOLDER`
 """
 
 import sys
@@ -11,6 +11,7 @@ import sys
 import typer
 from rich.console import Console
 
+from fjord.cli.errors import command_line_text
 from fjord.core.errors import UserError
 from reproduction import theorem1
 from reproduction.command import figure_command, write_results
@@ -24,19 +25,24 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
 )
-for figure in FIGURES.values():
-    app.command(name=figure.name, help=f"{figure.title}.")(figure_command)
-app.command(name="all", help="Every figure and table, and one HTML page of all of them.")(
-    figure_command
-)
-app.command(name="results")(write_results)
-app.command(name="theorem1", help="Theorem 1 by experiment: both settings below, with a figure.")(
-    theorem1_command
-)
-for name, recipe in theorem1.RECIPES.items():
-    summary = (recipe.__doc__ or "").splitlines()[0]
-    app.command(name=name, help=summary.removeprefix("Return "))(theorem1_command)
-app.command(name="whole-models")(whole_models)
+
+
+def add_commands() -> None:
+    """Add a command for each figure, for the results and for Theorem 1."""
+    for figure in FIGURES.values():
+        app.command(name=figure.name, help=f"{figure.title}.")(figure_command)
+    every_figure = "Every figure and table, and one HTML page of all of them."
+    app.command(name="all", help=every_figure)(figure_command)
+    app.command(name="results")(write_results)
+    both_settings = "Theorem 1 by experiment: both settings below, with a figure."
+    app.command(name="theorem1", help=both_settings)(theorem1_command)
+    for name, recipe in theorem1.RECIPES.items():
+        summary = (recipe.__doc__ or "").splitlines()[0]
+        app.command(name=name, help=summary.removeprefix("Return "))(theorem1_command)
+    app.command(name="whole-models")(whole_models)
+
+
+add_commands()
 
 
 def main() -> None:
@@ -46,8 +52,9 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except UserError as error:
+        text = command_line_text(error, app, sys.argv[1:])
         console = Console(stderr=True, highlight=False)
-        console.print(f"reproduction: {error}", markup=False, soft_wrap=True)
+        console.print(f"reproduction: {text}", markup=False, soft_wrap=True)
         sys.exit(2)
 
 

@@ -1,4 +1,4 @@
-"""The paper's claims, each with what the paper states and the rule by which our runs decide it."""
+"""The paper's claims: what each says, and the rule by which our runs decide it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from statistics import fmean
 from fjord.core.width import Width
 from reproduction.compare import (
     MARGIN,
-    OPEN,
+    UNDECIDED,
     ClaimVerdict,
     ScoreDifference,
     decide_verdict,
@@ -17,14 +17,17 @@ from reproduction.compare import (
 from reproduction.measured import MeasuredCurve
 
 Curves = Mapping[str, MeasuredCurve]
-"""What there is of one task, by curve."""
+"""The curves of one task that have runs, by name."""
 Rule = Callable[[Curves], ClaimVerdict]
-ONE = Width(1)
+WidthFilter = Callable[[Width], bool]
+FULL = Width(1)
+FAR_BEHIND = 10.0
+"""Points of accuracy."""
 
 
 @dataclass(frozen=True)
 class PaperClaim:
-    """Something that can be true of a task or not."""
+    """A statement that can be true of a task or not."""
 
     figure: str
     name: str
@@ -35,130 +38,150 @@ class PaperClaim:
     """What the paper states, by its task."""
 
 
-def _at_widths(
-    one: str, other: str, chosen: Callable[[Width], bool], found: Curves
+def all_widths(width: Width) -> bool:
+    """Select every width."""
+    return True
+
+
+def _differences(
+    first: MeasuredCurve, second: MeasuredCurve, selects: WidthFilter
 ) -> list[ScoreDifference | None]:
-    """Compare two curves at the widths that both have."""
-    first, second = found[one].points, found[other].points
-    return [
-        score_difference(str(w), first[w], second[w]) for w in first if w in second and chosen(w)
-    ]
+    """Compare two curves at the selected widths that both have."""
+    differences = []
+    others = second.points
+    for width, scores in first.points.items():
+        if width in others and selects(width):
+            differences.append(score_difference(str(width), scores, others[width]))
+    return differences
 
 
-def require_above(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
-    """Demand that one curve is above another at each chosen width."""
-    return lambda found: decide_verdict(
-        _at_widths(one, other, chosen, found), ScoreDifference.above
-    )
+def require_above(first: str, second: str, selects: WidthFilter = all_widths) -> Rule:
+    """Require that one curve is above another at each selected width."""
+
+    def rule(curves: Curves) -> ClaimVerdict:
+        differences = _differences(curves[first], curves[second], selects)
+        return decide_verdict(differences, ScoreDifference.is_above)
+
+    return rule
 
 
-def require_no_worse(one: str, other: str, chosen: Callable[[Width], bool]) -> Rule:
-    """Demand that one curve is close to another, or above it, at each chosen width."""
-    return lambda found: decide_verdict(
-        _at_widths(one, other, chosen, found), lambda d: d.above(-MARGIN[found[other].metric])
-    )
+def require_no_worse(first: str, second: str, selects: WidthFilter = all_widths) -> Rule:
+    """Require that one curve is close to another, or above it, at each selected width."""
+
+    def rule(curves: Curves) -> ClaimVerdict:
+        margin = MARGIN[curves[second].metric]
+        differences = _differences(curves[first], curves[second], selects)
+        return decide_verdict(differences, lambda one: one.is_above(-margin))
+
+    return rule
 
 
-def require_above_best(
-    one: str, other: str, chosen: Callable[[Width], bool] = lambda width: True
-) -> Rule:
-    """Demand that the full model of one curve is above the best of another's chosen models."""
+def require_above_best(first: str, second: str, selects: WidthFilter = all_widths) -> Rule:
+    """Require that the full model of one curve is above the best selected model of another."""
 
-    def rule(found: Curves) -> ClaimVerdict:
-        stats = {width: stat for width, stat in found[other].stats.items() if chosen(width)}
-        best = max(stats, key=lambda width: stats[width].mean)
-        points = found[one].points
-        place = f"1 against {best}"
-        return decide_verdict(
-            [score_difference(place, points[ONE], found[other].points[best])], ScoreDifference.above
-        )
+    def rule(curves: Curves) -> ClaimVerdict:
+        other = curves[second]
+        means = {width: stat.mean for width, stat in other.stats.items() if selects(width)}
+        best = max(means, key=lambda width: means[width])
+        full = curves[first].points[FULL]
+        difference = score_difference(f"1 against {best}", full, other.points[best])
+        return decide_verdict([difference], ScoreDifference.is_above)
 
     return rule
 
 
 def require_growth(curve: str) -> Rule:
-    """Demand that every width is above the next smaller one."""
+    """Require that every width is above the next smaller one."""
 
-    def rule(found: Curves) -> ClaimVerdict:
-        pairs = pairwise(found[curve].points.items())
-        places = [
-            score_difference(f"{a} to {b}", after, before) for (a, before), (b, after) in pairs
-        ]
-        return decide_verdict(places, ScoreDifference.above)
-
-    return rule
-
-
-def require_collapse(one: str, other: str) -> Rule:
-    """Demand less than half of another's accuracy, or more than twice its perplexity, below full width."""
-
-    def rule(found: Curves) -> ClaimVerdict:
-        places = _at_widths(one, other, lambda w: w < 1, found)
-        reference = {str(w): stat.mean for w, stat in found[other].stats.items()}
-
-        def fine(d: ScoreDifference) -> bool:
-            level = reference[d.place]
-            return d.mean < -abs(level) / 2 if level > 0 else d.mean < -abs(level)
-
-        return decide_verdict(places, fine)
+    def rule(curves: Curves) -> ClaimVerdict:
+        points = curves[curve].points
+        differences = []
+        for smaller, larger in pairwise(points):
+            place = f"{smaller} to {larger}"
+            differences.append(score_difference(place, points[larger], points[smaller]))
+        return decide_verdict(differences, ScoreDifference.is_above)
 
     return rule
 
 
-def require_smoother(curves: tuple[str, ...], other: str) -> Rule:
-    """Demand a lower last test loss, and smaller steps of it over the second half, at full width."""
+def require_collapse(first: str, second: str) -> Rule:
+    """Require less than half of another's accuracy, or twice its perplexity, below full width."""
 
-    def rule(found: Curves) -> ClaimVerdict:
-        places = []
-        for name in curves:
-            for what, of in (("loss", _last), ("jitter", _jitter)):
-                label = f"lower {what} of {found[name].curve.label}"
-                places.append(
-                    score_difference(label, of(found[other]), of(found[name]))
-                )  # less of it is better
-        return decide_verdict(places, ScoreDifference.above, mean=False)
+    def rule(curves: Curves) -> ClaimVerdict:
+        reference = {str(width): stat.mean for width, stat in curves[second].stats.items()}
+
+        def collapses(one: ScoreDifference) -> bool:
+            level = reference[one.place]
+            if level > 0:  # accuracy
+                return one.mean < -level / 2
+            return one.mean < level  # negative perplexity
+
+        differences = _differences(curves[first], curves[second], lambda width: width < 1)
+        return decide_verdict(differences, collapses)
 
     return rule
 
 
-def _last(measured: MeasuredCurve) -> dict[int, float]:
-    curve = measured.curve_at(ONE)
+def require_smoother(better: tuple[str, ...], worse: str) -> Rule:
+    """Require a lower last test loss, and less jitter of it, at full width."""
+
+    def rule(curves: Curves) -> ClaimVerdict:
+        differences = []
+        for name in better:
+            for word, measure in (("loss", _last_loss), ("jitter", _loss_jitter)):
+                place = f"lower {word} of {curves[name].curve.label}"
+                # Lower is better: the worse curve minus the better one is above 0.
+                high = measure(curves[worse])
+                low = measure(curves[name])
+                differences.append(score_difference(place, high, low))
+        return decide_verdict(differences, ScoreDifference.is_above, with_mean=False)
+
+    return rule
+
+
+def _last_loss(measured: MeasuredCurve) -> dict[int, float]:
+    """Return the test loss after the last round, by seed."""
+    curve = measured.curve_at(FULL)
     return curve[max(curve)]
 
 
-def _jitter(measured: MeasuredCurve) -> dict[int, float]:
-    """Return the mean step of the test loss from one test to the next, over the second half of the rounds."""
-    curve = [
-        values for done, values in measured.curve_at(ONE).items() if 2 * done > measured.rounds
-    ]
-    return {
-        seed: fmean(abs(b[seed] - a[seed]) for a, b in pairwise(curve)) if len(curve) > 1 else 0.0
-        for seed in measured.runs
-    }
+def _loss_jitter(measured: MeasuredCurve) -> dict[int, float]:
+    """Return the mean change of the test loss between tests in the second half, by seed."""
+    late = []
+    for rounds_done, by_seed in measured.curve_at(FULL).items():
+        if 2 * rounds_done > measured.rounds:
+            late.append(by_seed)
+    jitter = dict.fromkeys(measured.runs, 0.0)
+    if len(late) > 1:
+        for seed in jitter:
+            jitter[seed] = fmean(
+                abs(after[seed] - before[seed]) for before, after in pairwise(late)
+            )
+    return jitter
 
 
-def ask_far_behind(one: str, others: tuple[str, ...], gap: float = 10.0) -> Rule:
-    """Ask whether the full model of one curve is behind the best of others by more than a gap."""
+def ask_far_behind(first: str, others: tuple[str, ...]) -> Rule:
+    """Ask whether the full model of one curve is far behind the best of others."""
 
-    def rule(found: Curves) -> ClaimVerdict:
-        best = max(others, key=lambda name: found[name].stats[ONE].mean)
-        d = score_difference(
-            f"1, behind {found[best].curve.label}", found[best].points[ONE], found[one].points[ONE]
-        )
-        return decide_verdict([d], lambda d: d.above(gap))
+    def rule(curves: Curves) -> ClaimVerdict:
+        best = curves[max(others, key=lambda name: curves[name].stats[FULL].mean)]
+        place = f"1, behind {best.curve.label}"
+        difference = score_difference(place, best.points[FULL], curves[first].points[FULL])
+        return decide_verdict([difference], lambda one: one.is_above(FAR_BEHIND))
 
     return rule
 
 
-def decide_claim(claim: PaperClaim, found: Curves) -> ClaimVerdict:
-    """Return what the runs of a task say of a claim."""
-    missing = [name for name in claim.curves if name not in found]
+def decide_claim(claim: PaperClaim, curves: Curves) -> ClaimVerdict:
+    """Return what the runs of a task say about a claim."""
+    missing = [name for name in claim.curves if name not in curves]
     if missing:
-        return ClaimVerdict(OPEN, f"there is no finished run of {', '.join(missing)}")
-    finished = {name: found[name].finished for name in claim.curves}
-    lacking = [f"{name}, {found[name].lacking}" for name, one in finished.items() if not one.runs]
-    return (
-        ClaimVerdict(OPEN, f"models are missing: {'; '.join(lacking)}")
-        if lacking
-        else claim.rule(finished)
-    )
+        return ClaimVerdict(UNDECIDED, f"there is no finished run of {', '.join(missing)}")
+    finished = {name: curves[name].finished for name in claim.curves}
+    incomplete = []
+    for name, curve in finished.items():
+        if not curve.runs:
+            incomplete.append(f"{name}, {curves[name].missing_models}")
+    if incomplete:
+        return ClaimVerdict(UNDECIDED, f"models are missing: {'; '.join(incomplete)}")
+    return claim.rule(finished)

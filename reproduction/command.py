@@ -1,95 +1,61 @@
-"""`python -m reproduction fig5`, `python -m reproduction results`: the paper's figures from one command each."""
+"""`python -m reproduction fig5` runs a figure; `python -m reproduction results` writes results."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column, Table
 
 from fjord.core.errors import UserError
 from fjord.data.sources import import_library
+from reproduction import theorem1
 from reproduction.curves import RunJob
 from reproduction.figures import FIGURES, PaperFigure, all_jobs, check_tasks, find_figures
-from reproduction.folders import count_rows, run_state
+from reproduction.folders import STATES, run_state
 from reproduction.pack import pack_runs
-from reproduction.results import draw_section, make_result, read_notes, render_markdown, render_page
+from reproduction.progress import RunProgress, out, print_line, print_table
+from reproduction.results import (
+    FigureResult,
+    draw_section,
+    make_result,
+    read_notes,
+    render_markdown,
+    render_page,
+)
 from reproduction.scales import find_scale
-from reproduction.sections import ResultSection
-from reproduction.sections import ResultTable as Numbers
 from reproduction.work import RunQueue, default_workers
 
-out = Console(highlight=False)
-SHORTEST_LABEL = 12
-
-
-class Progressing:
-    """Shows the runs that are going on."""
-
-    def __init__(self, runs: Path, total: int) -> None:
-        self.runs, self.bars = runs, dict[str, TaskID]()
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        self.progress = Progress(*columns, console=out, disable=not out.is_terminal, transient=True)
-        self.whole = self.progress.add_task("runs", total=total)
-
-    def begun(self, job: RunJob, how: str) -> None:
-        """Show a new run."""
-        out.print(f"{job.name}: {how}", markup=False, soft_wrap=True)
-        self.bars[job.name] = self.progress.add_task(job.name, total=None)
-
-    def looked(self, job: RunJob) -> None:
-        """Show how far a run has come."""
-        done, total = count_rows(job, self.runs)
-        self.progress.update(self.bars[job.name], completed=done, total=total)
-
-    def ended(self, job: RunJob, failure: str | None) -> None:
-        """Show the end of a run."""
-        if job.name in self.bars:
-            self.progress.remove_task(self.bars.pop(job.name))
-        self.progress.advance(self.whole)
-        said = "finished" if failure is None else f"failed: {failure}"
-        out.print(
-            f"{job.name}: {said}", markup=False, soft_wrap=True, style="red" if failure else None
-        )
-
-
-Runs = Annotated[Path, typer.Option(help="Where the runs are kept: RUNS/TASK/CURVE/SEED.")]
+Runs = Annotated[Path, typer.Option(help="The folder of runs: RUNS/TASK/CURVE/SEED.")]
+Scale = Annotated[
+    str, typer.Option(help="paper: as in its appendix; laptop: a documented reduction.")
+]
+Seeds = Annotated[str | None, typer.Option(help="Such as 0,1,2 (default: those of the scale).")]
+Tasks = Annotated[
+    str | None, typer.Option(help="Such as cifar10,shakespeare (default: those of the scale).")
+]
+Workers = Annotated[
+    int, typer.Option(help="Runs at the same time (default: one for each processor).")
+]
+OnlyReport = Annotated[bool, typer.Option(help="Run nothing: draw the runs that are there.")]
 
 
 def figure_command(
     context: typer.Context,
-    scale: Annotated[
-        str, typer.Option(help="paper: as its appendix says; laptop: a stated reduction.")
-    ] = "laptop",
-    seeds: Annotated[
-        str | None, typer.Option(help="Such as 0,1,2 (default: as the scale says).")
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option(help="Such as cifar10,shakespeare (default: as the scale says).")
-    ] = None,
+    scale: Scale = "laptop",
+    seeds: Seeds = None,
+    tasks: Tasks = None,
     runs: Runs = Path("runs/paper"),
-    workers: Annotated[
-        int, typer.Option(help="Runs at the same time (default: one for each processor).")
-    ] = 0,
-    only_report: Annotated[bool, typer.Option(help="Run nothing: draw what there is.")] = False,
+    workers: Workers = 0,
+    only_report: OnlyReport = False,
 ) -> None:
-    """Run what a figure of the paper is made of, or what is left of it; end with tables and a picture."""
-    name = str(context.info_name)
+    """Run a figure of the paper, or what is left of it; end with tables and a picture."""
     reproduce_figures(
-        name, runs, scale=scale, seeds=seeds, tasks=tasks, workers=workers, only_report=only_report
+        str(context.info_name),
+        runs,
+        scale=scale,
+        seeds=seeds,
+        tasks=tasks,
+        workers=workers,
+        only_report=only_report,
     )
 
 
@@ -103,80 +69,66 @@ def reproduce_figures(
     workers: int = 0,
     only_report: bool = False,
 ) -> None:
-    """Run what a figure of the paper is made of, or what is left of it; end with tables and a picture."""
-    figures, chosen = find_figures(name), _names(tasks)
-    check_tasks(figures, chosen)
+    """Run one figure, or `all`; end with tables, verdicts and pictures."""
+    figures = find_figures(name)
+    selected = _parse_names(tasks)
+    check_tasks(figures, selected)
+    failed: dict[str, str] = {}
     if only_report:
-        _demand_folder("--runs", runs)
-    jobs = [] if only_report else all_jobs(figures, chosen, find_scale(scale), _seeds(seeds))
-    failed = _work(jobs, runs, workers or default_workers()) if jobs else {}
-    sections = [_report(figure, runs) for figure in figures]
+        _check_folder(runs)
+    else:
+        jobs = all_jobs(figures, selected, find_scale(scale), _parse_seeds(seeds))
+        failed = _run_jobs(jobs, runs, workers or default_workers())
+    results = [_report_figure(figure, runs) for figure in figures]
     if name == "all":
-        pictures = {
-            one.figure.name: runs / "figures" / f"{one.figure.name}.png" for one in sections
-        }
-        target = runs / "index.html"
-        target.write_text(
-            render_page(sections, {k: p for k, p in pictures.items() if p.exists()}, {}),
-            encoding="utf-8",
-        )
-        out.print(f"Page: {target}", markup=False, soft_wrap=True)
-    for run, why in failed.items():
-        out.print(f"Failed: {run}: {why}", markup=False, soft_wrap=True, style="red")
+        page = runs / "index.html"
+        page.write_text(render_page(results, ""), encoding="utf-8")
+        print_line(f"Page: {page}")
+    for run, failure in failed.items():
+        print_line(f"Failed: {run}: {failure}", style="red")
     if failed:
         raise typer.Exit(1)
 
 
-def _work(jobs: list[RunJob], runs: Path, workers: int) -> dict[str, str]:
+def _run_jobs(jobs: list[RunJob], runs: Path, workers: int) -> dict[str, str]:
+    """Run what is not finished; return what failed, and why."""
+    if not jobs:
+        return {}
     states = [run_state(job, runs) for job in jobs]
-    counts = ", ".join(
-        f"{states.count(kind)} {kind}" for kind in ("finished", "unfinished", "missing")
-    )
-    out.print(f"{len(jobs)} runs in {runs}: {counts}", markup=False, soft_wrap=True)
+    counts = ", ".join(f"{states.count(state)} {state}" for state in STATES)
+    print_line(f"{len(jobs)} runs in {runs}: {counts}")
     left = len(jobs) - states.count("finished")
-    if left and any(job.recipe != "theorem1" for job in jobs):
-        import_library("datasets")  # said once, not by each run
-    watcher = Progressing(runs, left)
-    work = RunQueue(runs, jobs, workers, watcher)
+    if left and any(job.recipe not in theorem1.RECIPES for job in jobs):
+        import_library("datasets")  # if it is missing, that is said once and not by each run
+    progress = RunProgress(runs, left)
+    queue = RunQueue(runs, jobs, workers, progress)
     try:
-        with watcher.progress:
-            work.run()
+        with progress.progress:
+            queue.run()
     except KeyboardInterrupt:
-        out.print("Stopped. The same command goes on from here.")
+        out.print("Stopped. The same command resumes the runs.")
         raise typer.Exit(130) from None
-    return work.failed
+    return queue.failed
 
 
-def _report(figure: PaperFigure, runs: Path) -> ResultSection:
-    one = make_result(figure, runs)
-    for part in one.tables:
-        _show(part)
-    if not one.tables:
-        out.print(
-            f"{figure.name}: there is no finished run in {runs}", markup=False, soft_wrap=True
-        )
-    for v in one.verdicts:
-        out.print(f"{v.task}: {v.text}: {v.verdict} ({v.details})", markup=False, soft_wrap=True)
-    for text in one.unfinished:
-        out.print(f"Unfinished: {text}", markup=False, soft_wrap=True, style="yellow")
-    picture = draw_section(one, runs, runs / "figures")
-    written = [str(runs / "figures" / f"{figure.name}.json"), *([str(picture)] if picture else [])]
-    out.print(f"Written: {', '.join(written)}", markup=False, soft_wrap=True)
-    return one
-
-
-def _show(part: Numbers) -> None:
-    """Print a table, its run folders below it: beside the numbers they would leave these no room."""
-    label, *numbers = (list(column) for column in zip(part.head, *part.rows, strict=True))
-    folders = numbers.pop()[1:]
-    room = sum(max(map(len, column)) + 3 for column in numbers) + SHORTEST_LABEL <= out.width
-    table = Table(Column(label[0], overflow="fold"), title=part.title)
-    for column in numbers:
-        table.add_column(column[0], justify="right", no_wrap=room)
-    for row in part.rows:
-        table.add_row(*row[:-1])
-    out.print(table)
-    out.print(f"Runs: {'; '.join(dict.fromkeys(folders))}", markup=False, soft_wrap=True)
+def _report_figure(figure: PaperFigure, runs: Path) -> FigureResult:
+    """Print the tables and verdicts of a figure, and draw it."""
+    section = make_result(figure, runs)
+    for table in section.tables:
+        print_table(table)
+    if not section.tables:
+        print_line(f"{figure.name}: there is no finished run in {runs}")
+    for one in section.verdicts:
+        print_line(f"{one.task}: {one.text}: {one.verdict} ({one.details})")
+    for text in section.unfinished:
+        print_line(f"Unfinished: {text}", style="yellow")
+    folder = runs / "figures"
+    picture = draw_section(section, runs, folder)
+    written = [str(folder / f"{figure.name}.json")]
+    if picture:
+        written.append(str(picture))
+    print_line(f"Written: {', '.join(written)}")
+    return FigureResult(section, picture, "")
 
 
 def write_results(
@@ -184,42 +136,48 @@ def write_results(
         "runs/paper"
     ),
     output: Annotated[
-        Path, typer.Option(help="The file to write; runs are copied beside it.")
+        Path, typer.Option(help="The file to write; runs are copied to results/ beside it.")
     ] = Path("RESULTS.md"),
     notes: Annotated[
-        Path | None, typer.Option(help="What you have to say (default: notes.md beside them).")
+        Path | None, typer.Option(help="Notes to include (default: results/notes.md).")
     ] = None,
 ) -> None:
-    """Copy what is done of the runs, without weights, into results/ beside RESULTS.md, and write that file from it."""
-    _demand_folder("RUNS", runs)
+    """Copy finished runs without weights to results/, and write RESULTS.md from them."""
+    _check_folder(runs)
     kept = output.parent / "results"
     if runs.resolve() != kept.resolve():
-        size, left = pack_runs(runs, kept)
-        out.print(f"Runs: {kept}, {size / 1e6:.2f} MB", markup=False, soft_wrap=True)
-        for text in left:
-            out.print(f"Left as it is: {text}", markup=False, soft_wrap=True, style="yellow")
-    sections = [make_result(figure, kept) for figure in FIGURES.values()]
-    drawn = {one.figure.name: draw_section(one, kept, kept / "figures") for one in sections}
-    pictures = {name: path for name, path in drawn.items() if path}
-    said = read_notes(notes or kept / "notes.md")
-    links = {name: path.relative_to(output.parent).as_posix() for name, path in pictures.items()}
-    output.write_text(render_markdown(sections, links, said), encoding="utf-8")
-    (kept / "index.html").write_text(render_page(sections, pictures, said), encoding="utf-8")
-    out.print(f"Written: {output}, {kept / 'index.html'}", markup=False, soft_wrap=True)
+        size, skipped = pack_runs(runs, kept)
+        print_line(f"Runs: {kept}, {size / 1e6:.2f} MB")
+        for text in skipped:
+            print_line(f"Not replaced: {text}", style="yellow")
+    written_notes = read_notes(notes or kept / "notes.md")
+    results = []
+    for figure in FIGURES.values():
+        section = make_result(figure, kept)
+        picture = draw_section(section, kept, kept / "figures")
+        results.append(FigureResult(section, picture, written_notes.get(figure.name, "")))
+    start = written_notes.get("start", "")
+    output.write_text(render_markdown(results, start, output.parent), encoding="utf-8")
+    page = kept / "index.html"
+    page.write_text(render_page(results, start), encoding="utf-8")
+    print_line(f"Written: {output}, {page}")
 
 
-def _demand_folder(name: str, folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
-        raise UserError(f"{name} {folder}: there is no such folder")
+        raise UserError("is not a folder", field="runs", value=folder)
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return tuple(part for part in text.split(",") if part) if text is not None else None
-
-
-def _seeds(text: str | None) -> tuple[int, ...] | None:
+def _parse_names(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
-    if not all(part.isdigit() for part in text.split(",")):
-        raise UserError(f"--seeds {text}: whole numbers are needed, such as 0,1,2")
-    return tuple(int(part) for part in text.split(","))
+    return tuple(part for part in text.split(",") if part)
+
+
+def _parse_seeds(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    parts = text.split(",")
+    if not all(part.isdigit() for part in parts):
+        raise UserError("must be whole numbers such as 0,1,2", field="seeds", value=text)
+    return tuple(int(part) for part in parts)

@@ -1,21 +1,23 @@
-"""Methods at equal cost: what each scores once it has spent as much as the cheapest spends in all.
+"""Methods at equal cost: the score of each once it has spent as much as the cheapest does in all.
 
-The exclusive small model spends far less than the others and does not set the budget. A method that is cut short by the
-budget is scored in the middle of its schedule, where its step size may not have fallen yet.
+The exclusive small model spends far less than the others and does not set the budget. A method that
+the budget stops early is scored in the middle of its schedule, where its learning rate may not have
+dropped yet.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from fjord.core.width import Width
 from fjord.report.groups import ReportRun
 from fjord.report.numbers import SeedStat, seed_stat
 from reproduction.measured import MeasuredCurve, as_points
 
-Spent = list[tuple[float, float]]
+SpendingCurve = list[tuple[float, float]]
 """What was spent up to each test of a model, and its score then, in points."""
 UNCOUNTED = "exclusive-small"
-KINDS = {"MACs": ("macs",), "bytes": ("bytes_down", "bytes_up")}
+COST_FIELDS = {"MACs": ("macs",), "bytes": ("bytes_down", "bytes_up")}
 
 
 @dataclass(frozen=True)
@@ -30,65 +32,72 @@ class MatchedCost:
     at_equal: dict[str, SeedStat | None]
 
 
-def spending_curve(run: ReportRun, fields: tuple[str, ...], width: Width) -> Spent:
+def spending_curve(run: ReportRun, fields: tuple[str, ...], width: Width) -> SpendingCurve:
     """Return how a run's score at a width grows with what all clients together have spent."""
-    each = [
-        sum(tier[name] for tier in row["tiers"].values() for name in fields) for row in run.rows
-    ]
     metric = run.config["metric"]
-    return [
-        (spent, as_points(row["scores"][str(width)][metric], metric))
-        for row, spent in zip(run.rows, accumulate(each), strict=True)
-        if str(width) in row["scores"]
-    ]
+    curve: SpendingCurve = []
+    spent = 0
+    for row in run.rows:
+        for tier in row["tiers"].values():
+            spent += sum(tier[name] for name in fields)
+        score = row["scores"].get(str(width))
+        if score is not None:
+            curve.append((spent, as_points(score[metric], metric)))
+    return curve
 
 
-def score_at_budget(budget: float, curve: Spent) -> float | None:
-    """Return the score at a budget, on the straight line between the tests around it; None before the first test.
+def score_at_budget(budget: float, curve: SpendingCurve) -> float | None:
+    """Return the score at a budget, on the straight line between the tests around it.
 
-    >>> at(15.0, [(10.0, 50.0), (20.0, 60.0)]), at(5.0, [(10.0, 50.0)]), at(30.0, [(10.0, 50.0)])
-    (55.0, None, 50.0)
+    Before the first test there is none; after the last it stays.
+
+    >>> score_at_budget(15.0, [(10.0, 50.0), (20.0, 60.0)])
+    55.0
+    >>> score_at_budget(5.0, [(10.0, 50.0)]), score_at_budget(30.0, [(10.0, 50.0)])
+    (None, 50.0)
     """
     if not curve or budget < curve[0][0]:
         return None
     for (low, before), (high, after) in pairwise(curve):
         if low <= budget <= high:
-            return (
-                before + (after - before) * (budget - low) / (high - low) if high > low else after
-            )
+            if high == low:
+                return after
+            return before + (after - before) * (budget - low) / (high - low)
     return curve[-1][1]
 
 
-def match_costs(found: list[MeasuredCurve]) -> list[MatchedCost]:
-    """Match methods of one task: for each seed and kind of cost the budget is the total of the cheapest."""
-    widths = {one.curve.name: max(one.points) for one in found}
-    curves = {
-        (one.curve.name, kind, seed): spending_curve(run, fields, widths[one.curve.name])
-        for one in found
-        for kind, fields in KINDS.items()
-        for seed, run in one.runs.items()
-    }
-    return [_matched(one, widths[one.curve.name], curves) for one in found]
+def match_costs(measured: Sequence[MeasuredCurve]) -> list[MatchedCost]:
+    """Match methods of one task; the budget, by seed and kind, is the cheapest method's total."""
+    curves: dict[str, dict[str, dict[int, SpendingCurve]]] = {}
+    for kind, fields in COST_FIELDS.items():
+        curves[kind] = {}
+        for one in measured:
+            width = max(one.points)
+            by_seed = {seed: spending_curve(run, fields, width) for seed, run in one.runs.items()}
+            curves[kind][one.curve.name] = by_seed
+    return [_match_method(one, curves) for one in measured]
 
 
-def _matched(
-    one: MeasuredCurve, width: Width, curves: dict[tuple[str, str, int], Spent]
+def _match_method(
+    one: MeasuredCurve, curves: dict[str, dict[str, dict[int, SpendingCurve]]]
 ) -> MatchedCost:
+    width = max(one.points)
     totals: dict[str, float] = {}
-    equal: dict[str, SeedStat | None] = {}
-    for kind in KINDS:
-        own = {seed: curves[one.curve.name, kind, seed] for seed in one.runs}
+    at_equal: dict[str, SeedStat | None] = {}
+    for kind, by_method in curves.items():
+        own = by_method[one.curve.name]
         spent = seed_stat(curve[-1][0] for curve in own.values())
         totals[kind] = spent.mean if spent else 0.0
-        equal[kind] = seed_stat(
-            score_at_budget(_budget(curves, kind, seed), curve) for seed, curve in own.items()
-        )
-    return MatchedCost(one, width, one.stats.get(width), totals, equal)
+        scores = []
+        for seed, curve in own.items():
+            scores.append(score_at_budget(_cheapest_total(by_method, seed), curve))
+        at_equal[kind] = seed_stat(scores)
+    return MatchedCost(one, width, one.stats.get(width), totals, at_equal)
 
 
-def _budget(curves: dict[tuple[str, str, int], Spent], kind: str, seed: int) -> float:
+def _cheapest_total(by_method: dict[str, dict[int, SpendingCurve]], seed: int) -> float:
     """Return what the cheapest method spends in all."""
-    totals = {
-        name: curve[-1][0] for (name, k, s), curve in curves.items() if (k, s) == (kind, seed)
-    }
-    return min(total for name, total in totals.items() if name != UNCOUNTED or len(totals) == 1)
+    totals = {name: curves[seed][-1][0] for name, curves in by_method.items() if seed in curves}
+    if len(totals) > 1:
+        totals.pop(UNCOUNTED, None)
+    return min(totals.values())

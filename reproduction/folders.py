@@ -1,4 +1,4 @@
-"""What is there of a run already: nothing, a part, or all of it; a folder with other settings is refused by name."""
+"""The state of a run's folder: missing, unfinished or finished; other settings are refused."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -15,30 +15,36 @@ from fjord.report.groups import ReportRun
 from reproduction import theorem1
 from reproduction.curves import RunJob
 
+STATES = ("finished", "unfinished", "missing")
+
 
 def run_state(job: RunJob, runs: Path) -> str:
     """Say whether a run is missing, unfinished or finished."""
     folder = RunFolder(runs / job.name)
-    if not (folder.path / "config.json").exists():
+    if not folder.has("config.json"):
         return "missing"
-    _demand_settings(job, folder)
+    _check_settings(job, folder)
     if job.recipe in theorem1.RECIPES:
-        rows = folder.metrics()
-        return "finished" if rows and rows[-1]["step"] == folder.config["steps"] else "unfinished"
-    return "finished" if ReportRun.read(folder).finished else "unfinished"
+        finished = theorem1.is_finished(folder)
+    else:
+        finished = ReportRun.read(folder).finished
+    return "finished" if finished else "unfinished"
 
 
 def count_rows(job: RunJob, runs: Path) -> tuple[int, int | None]:
     """Return how many rows of metrics a run has, and how many it will have if that is known."""
     folder = RunFolder(runs / job.name)
-    if not (folder.path / "config.json").exists():
+    if not folder.has("config.json"):
         return 0, None
-    config, file = folder.config, folder.path / "metrics.jsonl"
+    config = folder.config
     if job.recipe in theorem1.RECIPES:
         total = config["steps"] // config["log_every"] + 1
     else:
         total = config["num_rounds"] * len(config.get("targets", [1]))
-    return file.read_bytes().count(b"\n") if file.exists() else 0, total
+    metrics = folder.path / "metrics.jsonl"
+    if not metrics.exists():
+        return 0, total
+    return metrics.read_bytes().count(b"\n"), total
 
 
 def expected_config(job: RunJob) -> dict[str, Any]:
@@ -50,14 +56,16 @@ def expected_config(job: RunJob) -> dict[str, Any]:
     return apply_settings(find_recipe(job.recipe)(), job.all_settings).config()
 
 
-def _demand_settings(job: RunJob, folder: RunFolder) -> None:
+def _check_settings(job: RunJob, folder: RunFolder) -> None:
     """Refuse a folder with another experiment."""
     new = expected_config(job)
     old = {key: value for key, value in folder.config.items() if key in new}
     for change in changed_settings(old, new, _settings_type(job)):
         if not _has_new_options_only(change):
-            was = f"{folder.path}: was run with {change.name}={change.old}"
-            raise UserError(f"{was}, here it is {change.new}; name another folder by --runs")
+            raise UserError(
+                f"{folder.path}: was run with {change.name}={change.old}, here it is {change.new}; "
+                "choose another folder of runs"
+            )
 
 
 def _settings_type(job: RunJob) -> type:
@@ -69,7 +77,7 @@ def _settings_type(job: RunJob) -> type:
 
 
 def _has_new_options_only(change: SettingChange) -> bool:
-    """Say whether a setting differs only by options of the data that are younger than the run."""
+    """Say whether a setting differs only by options of the data that are newer than the run."""
     if not isinstance(change.old, Mapping) or not isinstance(change.new, Mapping):
         return False
     return all(change.new.get(key) == value for key, value in change.old.items())

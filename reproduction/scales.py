@@ -1,4 +1,4 @@
-"""How much of the paper's work is done: all of it, or what a laptop does in an evening."""
+"""How much of the paper's work is run: all of it, or what a laptop does in an evening."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ PAPER_SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class ScaleReduction:
-    """What is changed in a task's recipe, and how often it is run."""
+    """What is changed in a task's recipe, and the seeds it is run with."""
 
     settings: tuple[str, ...] = ()
     seeds: tuple[int, ...] = PAPER_SEEDS
@@ -19,34 +19,32 @@ class ScaleReduction:
 
 @dataclass(frozen=True)
 class RunScale:
-    """Reductions by task; a task that is not named is run as the paper's appendix says."""
+    """Reductions by task; a task that is not named is run as in the paper's appendix."""
 
     name: str
     tasks: tuple[str, ...]
     """The paper's three tasks at this scale."""
     reductions: Mapping[str, ScaleReduction] = field(default_factory=dict)
 
-    def of(self, task: str) -> ScaleReduction:
+    def reduction_for(self, task: str) -> ScaleReduction:
         """Return what is changed for a task."""
         return self.reductions.get(task, ScaleReduction())
 
 
 SKEWED_CIFAR = ScaleReduction(("num_rounds=50", "eval_every=10"), (0,))
+SMALL_CIFAR = (
+    "epochs=4",
+    "max_examples=5000",
+    "batch_size=32",
+    "lr=0.025",  # the learning rate shrinks with the batch
+    "max_test=2000",
+    "eval_every=4",
+)
 LAPTOP: dict[str, ScaleReduction] = {
     "cifar10": ScaleReduction(("num_rounds=100", "eval_every=20"), (0,)),
     "cifar10-dirichlet-0.5": SKEWED_CIFAR,
     "cifar10-dirichlet-0.1": SKEWED_CIFAR,
-    "cifar10-central": ScaleReduction(  # the step shrinks with the batch
-        (
-            "epochs=4",
-            "max_examples=5000",
-            "batch_size=32",
-            "lr=0.025",
-            "max_test=2000",
-            "eval_every=4",
-        ),
-        (0,),
-    ),
+    "cifar10-central": ScaleReduction(SMALL_CIFAR, (0,)),
     "emnist-central": ScaleReduction(("epochs=5",), (0,)),
     "shakespeare-central": ScaleReduction(("epochs=6",), (0,)),
 }
@@ -59,7 +57,7 @@ SCALES: dict[str, RunScale] = {
 def find_scale(name: str) -> RunScale:
     """Return a scale by name."""
     if name not in SCALES:
-        raise UserError(f"--scale {name}: allowed are {', '.join(SCALES)}")
+        raise UserError(f"must be one of: {', '.join(SCALES)}", field="scale", value=name)
     return SCALES[name]
 
 
@@ -68,5 +66,6 @@ def scale_table(scale: RunScale) -> str:
     lines = [f"| {scale.name} | changed | seeds |", "|---|---|---|"]
     for task, reduction in scale.reductions.items():
         changed = ", ".join(f"`{setting}`" for setting in reduction.settings)
-        lines.append(f"| {task} | {changed} | {', '.join(map(str, reduction.seeds))} |")
+        seeds = ", ".join(str(seed) for seed in reduction.seeds)
+        lines.append(f"| {task} | {changed} | {seeds} |")
     return "\n".join(lines)

@@ -1,8 +1,9 @@
 """Theorem 1, by experiment: Ordered Dropout on a linear network recovers the SVD (appendix D).
 
-`python -m reproduction theorem1` runs the paper's setting, then a decaying step over more iterations. The paper
-shows the distance to the best rank-k approximation going to zero for every k. A constant step keeps
-the noise of its last batches: it ends at a few per cent. About 20 s on one core.
+`python -m reproduction theorem1` runs the paper's setting, then a decaying learning rate over more
+steps. The paper shows that the distance to the best rank-k approximation goes to zero for every k.
+A constant learning rate keeps the noise of its last batches: it ends at a few per cent. About 20 s
+on one core.
 """
 
 import random
@@ -26,6 +27,9 @@ from fjord.training.loop import train_step
 from fjord.training.objective import ordered_dropout
 from fjord.training.optim import SlicedOptimizer
 
+DECAY_START = 10_000
+"""The step after which a decaying learning rate falls."""
+
 
 @dataclass(frozen=True)
 class Theorem1Setting:
@@ -36,18 +40,18 @@ class Theorem1Setting:
     batch_size: int = 32
     lr: float = 0.1
     decay: bool = False
-    """After 10,000 steps, divide the step by 1 + t / 500, which lets the noise die out."""
+    """After 10,000 steps, divide the learning rate by 1 + t / 500, which lets the noise die out."""
     seed: int = 0
     log_every: int = 100
 
 
 def paper_setting() -> Theorem1Setting:
-    """Return the paper's setting: 5x5, singular values 5 to 1, lr 0.1, batches of 32, 10,000 steps."""
+    """Return the paper's setting: 5x5, singular values 5 to 1, lr 0.1, batch 32, 10,000 steps."""
     return Theorem1Setting()
 
 
 def decaying_setting() -> Theorem1Setting:
-    """Return the same with a decaying step and more iterations."""
+    """Return the same with a decaying learning rate and 40,000 steps."""
     return replace(paper_setting(), steps=40_000, decay=True)
 
 
@@ -82,55 +86,59 @@ def squared_error(output: Tensor, wanted: Tensor) -> Tensor:
     return (output - wanted).square().sum(-1).mean()
 
 
-def distances(model: ElasticModel, matrix: Tensor) -> list[float]:
+def rank_distances(model: ElasticModel, matrix: Tensor) -> list[float]:
     """Return |F_k - A_k| / |A_k| in the Frobenius norm for each rank k."""
-    size, found = len(matrix), []
+    size = len(matrix)
+    distances = []
     for rank in range(1, size + 1):
-        first, second = (p.detach() for p in model.at(Fraction(rank, size)).parameters())
+        submodel = model.at(Fraction(rank, size))
+        first, second = (weight.detach() for weight in submodel.parameters())
         best = best_approximation(matrix, rank)
-        found.append(float((second @ first - best).norm() / best.norm()))
-    return found
+        distance = (second @ first - best).norm() / best.norm()
+        distances.append(float(distance))
+    return distances
 
 
 def run_steps(setting: Theorem1Setting) -> Iterator[tuple[int, list[float]]]:
-    """Run the experiment; yield (step, relative distance for each k) now and then."""
+    """Run the experiment; yield (step, relative distance for each k) every `log_every` steps."""
     matrix = target_matrix(setting.size, setting.seed)
     net = two_layer_linear(setting.size, setting.size, _generator(setting.seed, "weights"))
     model = elasticize(net, torch.zeros(2, setting.size), widths=uniform_widths(setting.size))
     optimizer = SlicedOptimizer(model, partial(torch.optim.SGD, lr=setting.lr))
-    widths, points = (
-        random.Random(derive_seed(setting.seed, "width")),
-        _generator(setting.seed, "points"),
-    )
     objective = ordered_dropout(squared_error)
-    yield 0, distances(model, matrix)
+    width_draws = random.Random(derive_seed(setting.seed, "width"))
+    point_draws = _generator(setting.seed, "points")
+    yield 0, rank_distances(model, matrix)
     for step in range(1, setting.steps + 1):
-        x = unit_ball(setting.batch_size, setting.size, points)
+        x = unit_ball(setting.batch_size, setting.size, point_draws)
         if setting.decay:
-            optimizer.full.param_groups[0]["lr"] = setting.lr / (1 + max(0, step - 10_000) / 500)
-        train_step(
-            model,
-            optimizer,
-            objective,
-            (x, x @ matrix.T),
-            (model.space.sample(widths), model.space.largest),
-        )
+            factor = 1 + max(0, step - DECAY_START) / 500
+            optimizer.full.param_groups[0]["lr"] = setting.lr / factor
+        batch = (x, x @ matrix.T)
+        widths = (model.space.sample(width_draws), model.space.largest)
+        train_step(model, optimizer, objective, batch, widths)
         if step % setting.log_every == 0 or step == setting.steps:
-            yield step, distances(model, matrix)
+            yield step, rank_distances(model, matrix)
 
 
 def run_into_folder(setting: Theorem1Setting, folder: Path, *, resume: bool = False) -> RunFolder:
     """Run the experiment into a folder; with `resume` again from its start, as it is short."""
     config = {"recipe": "theorem1", **asdict(setting)}
     if resume:
-        result = RunFolder(folder)
-        if result.config != config:
+        run = RunFolder(folder)
+        if run.config != config:
             raise UserError(f"{folder}: was begun with other settings; run it into a new folder")
-        result.keep_rows(lambda row: False)
+        run.keep_rows(lambda row: False)
     else:
-        result = RunFolder.create(folder, config)
-    result.append({"step": step, "distance": found} for step, found in run_steps(setting))
-    return result
+        run = RunFolder.create(folder, config)
+    run.append({"step": step, "distance": distances} for step, distances in run_steps(setting))
+    return run
+
+
+def is_finished(run: RunFolder) -> bool:
+    """Say whether a run has its last step."""
+    rows = run.metrics()
+    return bool(rows) and rows[-1]["step"] == run.config["steps"]
 
 
 def _generator(seed: int, name: str) -> torch.Generator:

@@ -1,4 +1,4 @@
-"""`python -m reproduction theorem1`: run the experiment of Theorem 1, print its table, draw its figure."""
+"""`python -m reproduction theorem1`: run the experiment of Theorem 1, print and draw it."""
 
 from dataclasses import fields, replace
 from pathlib import Path

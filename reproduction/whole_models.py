@@ -1,11 +1,12 @@
-"""What models trained in changing parts lack when they are whole: `python -m reproduction whole-models RUN_FOLDER`.
+"""What models that were trained in changing parts lack as a whole, and two corrections.
 
-Scores every model of a run of `fd`, `efd` or `fedrolex` on its test set as trained, and mended, without training:
+`python -m reproduction whole-models RUN_FOLDER` scores every model of a run of `fd`, `efd` or
+`fedrolex` on its test set, as trained and corrected, without training:
 
-statistics  where there is BatchNorm: its statistics, which the server averaged over parts of a network, are measured
-            anew on training examples of the first clients
-scale       where there is none: a weight that reads units of which clients held a share is multiplied by that share, so
-            that it reads as much as in training; this is what dropout does in tests
+statistics  with BatchNorm: its statistics, which the server averaged over parts of a network, are
+            measured again on training examples of the first clients
+scale       without BatchNorm: a weight that reads units of which clients held a share is multiplied
+            by that share, so that it reads as much as in training, as dropout does in tests
 """
 
 from collections.abc import Iterator
@@ -30,39 +31,46 @@ from fjord.experiments.runs import RunFolder
 from fjord.federated.rounds import Federation
 from fjord.training.evaluate import ExampleScores, score_examples
 
-OUT, BATCH, CLIENTS = Console(highlight=False), 250, 10
+BATCH_SIZE = 250
+NUM_CLIENTS = 10
+"""Clients whose training examples the statistics are measured on."""
 METHODS = ("fd", "efd", "fedrolex")
+out = Console(highlight=False)
 
 
-def inputs(data: FederatedData) -> Iterator[Tensor]:
-    """Yield batches of training examples as they are seen in tests."""
-    for client in range(CLIENTS):
-        yield from (data.prepare(part, None) for part in data.examples(client)[0].split(BATCH))
+def training_inputs(data: FederatedData) -> Iterator[Tensor]:
+    """Yield batches of training examples, prepared as in tests."""
+    for client in range(NUM_CLIENTS):
+        examples = data.examples(client)[0]
+        for part in examples.split(BATCH_SIZE):
+            yield data.prepare(part, None)
 
 
-def score(model: fjord.ElasticModel, data: FederatedData, width: Width) -> str:
+def score_model(model: fjord.ElasticModel, data: FederatedData, width: Width) -> str:
     """Return the score of a model on the test set, as text."""
-    (parts,) = score_examples(model.eval(), data.test, [width], BATCH).values()
-    found = ExampleScores.join(parts).score()
-    return f"{found.accuracy:.2%}, perplexity {found.perplexity:.4g}"
+    (parts,) = score_examples(model.eval(), data.test, [width], BATCH_SIZE).values()
+    score = ExampleScores.join(parts).score()
+    return f"{score.accuracy:.2%}, perplexity {score.perplexity:.4g}"
 
 
 def held_share(federation: Federation, width: Width) -> float:
-    """Return the share of a model's units that a client holds, in the mean over clients."""
+    """Return the share of a model's units that a client holds, averaged over clients."""
     if federation.method.name == "fd":
         return float(min(federation.lowest, width) / width)
     devices = usual_devices(federation.devices)
-    ceilings = (
-        federation.allocator.usable_ceiling(i, devices.ceiling(i, 0)) for i in range(federation.data.num_clients)
-    )
-    return fmean(float(min(ceiling, width) / width) for ceiling in ceilings)
+    shares = []
+    for client in range(federation.data.num_clients):
+        ceiling = federation.allocator.usable_ceiling(client, devices.ceiling(client, 0))
+        shares.append(float(min(ceiling, width) / width))
+    return fmean(shares)
 
 
 @torch.no_grad()
-def scale(model: fjord.ElasticModel, share: float) -> None:
-    """Multiply each weight matrix whose second axis, its inputs, are units that may be left out."""
+def scale_inputs(model: fjord.ElasticModel, share: float) -> None:
+    """Multiply each weight matrix whose second axis, its inputs, are units that may be dropped."""
     state = model.state_dict()
-    for name in {name for (name, axis) in model.plan.families_of if axis == 1}:
+    names = {name for name, axis in model.plan.families_of if axis == 1}
+    for name in names:
         state[name].mul_(share)
     model.load_state_dict(state)
 
@@ -70,30 +78,39 @@ def scale(model: fjord.ElasticModel, share: float) -> None:
 def whole_models(
     folder: Annotated[Path, typer.Argument(help="A run of fd, efd or fedrolex, with its weights.")],
 ) -> None:
-    """Score the models of a run as trained, and with what they lack as whole models mended."""
+    """Score the models of a run as trained, and corrected for having been trained in parts."""
     torch.set_num_threads(1)
     recipe = RunFolder(folder).config["recipe"]
     experiment = apply_settings(find_recipe(recipe["name"])(), recipe["set"])
     federation = next(iter(experiment.federations()))
-    if federation.method.name not in METHODS:
-        raise UserError(
-            f"{folder}: is a run of {federation.method.name}; parts that change are trained in {METHODS} only"
-        )
-    if not (paths := sorted(folder.glob("model*.safetensors"))):
-        raise UserError(
-            f"{folder}: has no weights (results keep none); `fjord run` makes a folder that has them"
-        )
-    table = Table("model", "as trained", "mended", "by", title=str(folder))
+    paths = sorted(folder.glob("model*.safetensors"))
+    _check_run(folder, federation.method.name, paths)
+    table = Table("model", "as trained", "corrected", "by", title=str(folder))
     for path in paths:
         model = fjord.load_model(path, experiment.model)
-        (width,), data = model.space.widths, federation.data
-        before = score(model, data, width)
-        if has_statistics(model):
-            fjord.recalibrate(model, width, inputs(data))
-            how = "statistics"
-        else:
-            share = held_share(federation, width)
-            scale(model, share)
-            how = f"scale {share:.2f}"
-        table.add_row(str(width), before, score(model, data, width), how)
-    OUT.print(table)
+        (width,) = model.space.widths
+        before = score_model(model, federation.data, width)
+        correction = _correct_model(model, federation, width)
+        after = score_model(model, federation.data, width)
+        table.add_row(str(width), before, after, correction)
+    out.print(table)
+
+
+def _check_run(folder: Path, method: str, weights: list[Path]) -> None:
+    if method not in METHODS:
+        allowed = ", ".join(METHODS)
+        raise UserError(f"{folder}: is a run of {method}; only {allowed} train changing parts")
+    if not weights:
+        raise UserError(
+            f"{folder}: has no weights; results/ keeps none, but the folder of `fjord run` has them"
+        )
+
+
+def _correct_model(model: fjord.ElasticModel, federation: Federation, width: Width) -> str:
+    """Correct a model in place and say how."""
+    if has_statistics(model):
+        fjord.recalibrate(model, width, training_inputs(federation.data))
+        return "statistics"
+    share = held_share(federation, width)
+    scale_inputs(model, share)
+    return f"scale {share:.2f}"

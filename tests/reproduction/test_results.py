@@ -22,7 +22,7 @@ from reproduction.results import make_result, read_notes
 
 
 def fake(runs, task, curve, seed, points, metric="accuracy", macs=10, losses=(2.0, 1.0), **config):
-    """A finished run of four rounds with the scores given, tested after the second at half of them."""
+    """A finished run of four rounds with these scores, tested after the second at half of them."""
     settings = {
         "name": task,
         "method": curve,
@@ -67,7 +67,7 @@ def by_width(*points):
 
 
 def test_a_claim_holds_where_the_difference_of_each_seed_is_above_its_noise(tmp_path):
-    """Differences are 1, 2, 3 at 2/5; -1, 0, 4 at 3/5 (mean 1, error 1.53); -1, -2, -3 at 4/5; 3, 5, 7 at 1."""
+    """1, 2, 3 at 2/5; -1, 0, 4 at 3/5 (mean 1, error 1.53); -1, -2, -3 at 4/5; 3, 5, 7 at 1."""
     for seed, (a, b, c, d) in enumerate([(1, -1, -1, 3), (2, 0, -2, 5), (3, 4, -3, 7)]):
         base = 50 + 10 * seed  # a seed that is harder for both does not count
         fake(tmp_path, "cifar10", "efd", seed, by_width(10, base, base, base, base))
@@ -144,7 +144,7 @@ def test_above_is_the_t_test_on_one_side(values, level):
     spread = (sum((v - center) ** 2 for v in values) / (count - 1) / count) ** 0.5
     limit = STUDENT[min(count - 2, len(STUDENT) - 1)] * spread
     assume(min(abs(center - level - limit), abs(center - level + limit)) > 1e-9)
-    assert found.above(level) is (
+    assert found.is_above(level) is (
         True if center - level > limit else None if center - level > -limit else False
     )
 
@@ -201,10 +201,10 @@ def test_convergence_compares_the_last_loss_and_the_steps_before_it(tmp_path):
     assert "lower loss of FjORD: -0.25; lower jitter of FjORD: +0.75; " in said.details
 
 
-def test_a_claim_without_runs_is_not_decided(tmp_path):
+def test_a_claim_without_runs_is_undecided(tmp_path):
     fake(tmp_path, "cifar10", "fjord", 0, by_width(1, 1, 1, 1, 1))
     verdicts = {v.claim: v for v in make_result(FIGURES["fig5"], tmp_path).verdicts}
-    assert verdicts["kd-gains"].verdict == "not decided"
+    assert verdicts["kd-gains"].verdict == "undecided"
     assert verdicts["kd-gains"].details == "there is no finished run of fjord-kd"
     fake(
         tmp_path, "emnist-skewed-850", "fjord-kd", 0, by_width(1, 1, 1, 1, 1)
@@ -212,7 +212,7 @@ def test_a_claim_without_runs_is_not_decided(tmp_path):
     assert [v.task for v in make_result(FIGURES["fig5"], tmp_path).verdicts] == ["cifar10"]
     fake(tmp_path, "emnist-skewed-850", "fjord", 0, by_width(2, 2, 2, 2, 2))
     found = {v.task: v.verdict for v in make_result(FIGURES["fig5"], tmp_path).verdicts}
-    assert found == {"cifar10": "not decided", "emnist-skewed-850": "does not hold (one seed)"}
+    assert found == {"cifar10": "undecided", "emnist-skewed-850": "does not hold (one seed)"}
 
 
 @pytest.mark.parametrize("name", ["fig4", "convergence"])
@@ -227,7 +227,10 @@ def test_a_curve_looks_the_same_on_every_task(tmp_path, name):
 
 
 def test_methods_are_matched_in_what_they_spend(tmp_path):
-    """The cheap method spends 4 x 10; the dear one has spent that at its second test, the small one is not counted."""
+    """The cheap method spends 4 x 10, the dear one as much at its second test.
+
+    The small one is not counted.
+    """
     fake(tmp_path, "emnist-iid", "fjord", 0, {"1": 60.0}, macs=10)
     fake(tmp_path, "emnist-iid", "fjord-kd", 0, {"1": 80.0}, macs=15)
     fake(tmp_path, "emnist-iid", "exclusive-small", 0, {"1/5": 30.0}, macs=1)
@@ -350,7 +353,7 @@ def test_of_a_run_of_several_models_those_that_are_done_count_and_decide_nothing
         for name in ("above-efd", "above-best-efd", "smoother"):
             said = claims.decide_claim(_claim(name), curves)
             assert (said.verdict, said.details) == (
-                "not decided",
+                "undecided",
                 "models are missing: efd, seed 0 has 2 of 3 models",
             )
         row = make_result(FIGURES["fig4"], runs).tables[0].rows[1]
@@ -370,7 +373,7 @@ def test_a_seed_that_has_all_its_models_decides_without_those_that_do_not(tmp_pa
         for row in folder.metrics()
     )
     curves = found(tmp_path, "cifar10", "fjord-kd", "efd")
-    assert curves["efd"].count == "1 + 1 in part"
+    assert curves["efd"].seed_count == "1 + 1 in part"
     said = claims.decide_claim(_claim("above-efd"), curves)
     assert (said.verdict, said.details) == ("holds (one seed)", "1: +2; 1 seed")
 

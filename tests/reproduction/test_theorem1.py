@@ -10,7 +10,7 @@ from reproduction import theorem1_figure as figure
 
 
 def test_the_paper_s_setting_ends_within_five_per_cent(tmp_path):
-    """Seed 0; a constant step keeps fluctuating, and 3 of 12 seeds end above (see docs/theorem1.md)."""
+    """Seed 0; a constant step fluctuates, and 3 of 12 seeds end above (see docs/theorem1.md)."""
     run = theorem1.run_into_folder(
         replace(theorem1.paper_setting(), log_every=1000), tmp_path / "run"
     )

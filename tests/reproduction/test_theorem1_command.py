@@ -21,11 +21,13 @@ def call(tmp_path, monkeypatch, capsys):
 
     def run(command, *arguments):
         monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
+        code = 0
+        try:
             command()
-            sys.exit(0)
+        except SystemExit as ended:
+            code = ended.code or 0
         printed = capsys.readouterr()
-        return ended.value.code or 0, printed.out + printed.err
+        return code, printed.out + printed.err
 
     return run
 

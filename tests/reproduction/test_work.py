@@ -39,7 +39,8 @@ def data(seed, broken=0):
 
 
 def recipe():
-    return fjord.Experiment(name="toy", model=net, data=data, num_rounds=4, cohort_size=3, eval_every=2, workers=1)
+    rounds = {"num_rounds": 4, "cohort_size": 3, "eval_every": 2}
+    return fjord.Experiment(name="toy", model=net, data=data, workers=1, **rounds)
 """
 
 
@@ -58,9 +59,9 @@ def toy(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_not_there_is_said_and_nothing_is_written(tmp_path):
-    with pytest.raises(ValueError, match=r"--runs .*none: there is no such folder"):
+    with pytest.raises(ValueError, match=r"runs=.*none is not a folder"):
         reproduce_figures("fig5", runs=tmp_path / "none", only_report=True)
-    with pytest.raises(ValueError, match=r"RUNS .*none: there is no such folder"):
+    with pytest.raises(ValueError, match=r"runs=.*none is not a folder"):
         write_results(tmp_path / "none", tmp_path / "RESULTS.md")
     assert not list(tmp_path.iterdir())
 
@@ -69,13 +70,13 @@ class Listener:
     def __init__(self):
         self.heard = []
 
-    def begun(self, job, how):
+    def on_start(self, job, how):
         self.heard.append((job.name, how))
 
-    def looked(self, job):
+    def on_poll(self, job):
         pass
 
-    def ended(self, job, failure):
+    def on_end(self, job, failure):
         self.heard.append((job.name, failure))
 
 
@@ -143,7 +144,7 @@ def test_a_folder_with_other_settings_is_refused_by_name(toy, tmp_path):
     config = apply_settings(find_recipe(one.recipe)(), one.all_settings).config()
     RunFolder.create(tmp_path / one.name, {**config, "lr": 0.3})
     with pytest.raises(
-        ValueError, match=r"toy/fjord/0: was run with lr=0.3, here it is 0.1; name another folder"
+        ValueError, match=r"toy/fjord/0: was run with lr=0.3, here it is 0.1; choose another folder"
     ):
         run_state(one, tmp_path)
 
@@ -159,10 +160,10 @@ def test_a_setting_that_is_younger_than_a_run_had_its_default(toy, tmp_path):
 
 
 def test_two_processes_do_not_work_on_one_run(toy, tmp_path):
-    from reproduction.work import _lock
+    from reproduction.work import run_lock
 
     one = run_job(toy, CURVES["fjord"], scales.SCALES["laptop"], 0)
-    with _lock(tmp_path, one):
+    with run_lock(tmp_path, one):
         work = RunQueue(tmp_path, [one], 1, Listener())
         work.run()
     assert work.failed == {"toy/fjord/0": "another process is at work on it"}
@@ -219,9 +220,9 @@ def test_every_curve_at_every_scale_is_a_setting_that_can_be_made():
     ("call", "says"),
     [
         ({"name": "fig9"}, "'fig9' is not one of: table1b, fig3"),
-        ({"name": "fig4", "tasks": "mnist"}, "--tasks mnist: allowed are cifar10, femnist"),
-        ({"name": "fig4", "scale": "phone"}, "--scale phone: allowed are paper, laptop"),
-        ({"name": "fig4", "seeds": "0,x"}, "--seeds 0,x: whole numbers are needed"),
+        ({"name": "fig4", "tasks": "mnist"}, "tasks=mnist must be one of: cifar10, femnist"),
+        ({"name": "fig4", "scale": "phone"}, "scale=phone must be one of: paper, laptop"),
+        ({"name": "fig4", "seeds": "0,x"}, "seeds=0,x must be whole numbers"),
     ],
 )
 def test_mistakes_are_named(call, says, tmp_path):
