@@ -82,10 +82,21 @@ def run_fedavg(work: Path, fleet: LoopbackFleet, rounds: int) -> RunCost:
         (package / f"{side}.py").write_text(APP_MODULE.format(side=side))
     output = work / "fedavg.json"
     config = f'settings="num_rounds={rounds}" output="{output}"'
-    return run_app(work, fleet, "fedavg", config, lambda: json.loads(output.read_text()))
+    return run_app(
+        work,
+        fleet,
+        "fedavg",
+        config,
+        lambda: json.loads(output.read_text()),
+    )
 
 
-def run_ours(work: Path, fleet: LoopbackFleet, rounds: int, settings: str) -> RunCost:
+def run_ours(
+    work: Path,
+    fleet: LoopbackFleet,
+    rounds: int,
+    settings: str,
+) -> RunCost:
     """Run this library."""
     name = settings.partition(" ")[0].replace("=", "-")
     write_app(work / name, {"recipe.py": HERE / "flower_task.py"})
@@ -109,7 +120,13 @@ def run_app(
     messages_before = count_messages(fleet)
     env = process_environment(fleet.flwr_home)
     words = [script_path("flwr"), "run", app, "fleet", "--stream", "--run-config", config]
-    done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        words,
+        cwd=work,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
     run = last_run(work, env)
     if done.returncode or run.get("status") != "finished:completed":
         output = f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
@@ -121,7 +138,13 @@ def run_app(
 def last_run(work: Path, env: dict[str, str]) -> dict[str, Any]:
     """Return what the SuperLink says of its last run."""
     words = [script_path("flwr"), "list", "fleet", "--format", "json"]
-    done = subprocess.run(words, cwd=work, env=env, capture_output=True, check=True)
+    done = subprocess.run(
+        words,
+        cwd=work,
+        env=env,
+        capture_output=True,
+        check=True,
+    )
     runs = json.loads(done.stdout)["runs"]
     return max(runs, key=lambda run: run["pending-at"], default={})
 
@@ -154,7 +177,12 @@ def results_table(results: dict[str, RunCost]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that are counted")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help="rounds that are counted",
+    )
     rounds = parser.parse_args().rounds + 2
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
@@ -163,7 +191,12 @@ def main() -> None:
         write_examples(data)
         configs = node_configs(CLIENTS)
         try:
-            fleet = start_fleet(work / "fleet", configs, tls=True, on_progress=print)
+            fleet = start_fleet(
+                work / "fleet",
+                configs,
+                tls=True,
+                on_progress=print,
+            )
             results = {"Flower, FedAvg": run_fedavg(work, fleet, rounds)}
             for name, settings in OUR_SETTINGS.items():
                 results[name] = run_ours(work, fleet, rounds, settings)

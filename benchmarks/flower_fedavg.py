@@ -72,7 +72,10 @@ def run_server(grid: Grid, context: Context) -> None:
         times.append(time.time())
 
     strategy = FedAvg(
-        fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3
+        fraction_train=1.0,
+        fraction_evaluate=0.0,
+        min_train_nodes=3,
+        min_available_nodes=3,
     )
     settings = str(context.run_config["settings"])
     strategy.start(

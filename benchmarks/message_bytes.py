@@ -24,14 +24,26 @@ class MessageSizes:
     up: int
 
 
-def message_sizes(model: ElasticModel, recipe: str, width: Width) -> MessageSizes:
+def message_sizes(
+    model: ElasticModel,
+    recipe: str,
+    width: Width,
+) -> MessageSizes:
     """Return the sizes for a client with this ceiling."""
     space = model.space.up_to(width)
     units = model.plan.leading_units(width)
     tensors = take_tensors(model, slice_index(model, units, space.widths))
     counts = dict.fromkeys(space.widths, 100)
     task = Assignment(3399, 499, 0.001, units, space, tensors)
-    update = ClientUpdate(3399, tensors, 500, 1.2345678901234567, counts, counts, 10**13)
+    update = ClientUpdate(
+        3399,
+        tensors,
+        500,
+        1.2345678901234567,
+        counts,
+        counts,
+        10**13,
+    )
     spec = RunSpec(recipe, ("seed=1",))
     return MessageSizes(
         weights=4 * sum(tensor.numel() for tensor in tensors.values()),
@@ -49,7 +61,10 @@ def main() -> None:
     for name, recipe in RECIPES.items():
         entry = PAPER_MODELS[name]()
         model = elasticize(
-            entry.model, *entry.inputs, widths=uniform_widths(5), freeze=entry.freeze
+            entry.model,
+            *entry.inputs,
+            widths=uniform_widths(5),
+            freeze=entry.freeze,
         )
         full = message_sizes(model, recipe, Width(1)).weights
         for width in model.space.widths:

@@ -53,7 +53,13 @@ class EngineChoice:
     ) -> None:
         """Run an experiment of a recipe into a folder."""
         if self.engine == "in-process":
-            run_experiment(experiment, folder, recipe=recipe, resume=resume, on_round=on_round)
+            run_experiment(
+                experiment,
+                folder,
+                recipe=recipe,
+                resume=resume,
+                on_round=on_round,
+            )
         elif self.engine == "flower-sim":
             self._simulate(experiment, folder, recipe, resume, on_round)
         else:
@@ -76,7 +82,14 @@ class EngineChoice:
         policy = ReplyPolicy(self.deadline, self.min_replies)
 
         def serve(grid: Grid) -> None:
-            flower_app.serve_run(grid, spec, policy, folder, resume=resume, on_round=on_round)
+            flower_app.serve_run(
+                grid,
+                spec,
+                policy,
+                folder,
+                resume=resume,
+                on_round=on_round,
+            )
 
         run_simulation(
             serve,
@@ -85,7 +98,12 @@ class EngineChoice:
             workers=experiment.workers,
         )
 
-    def _submit(self, folder: Path, recipe: dict[str, Any], resume: bool) -> None:
+    def _submit(
+        self,
+        folder: Path,
+        recipe: dict[str, Any],
+        resume: bool,
+    ) -> None:
         from fjord.engines.flower.submit import submit_run
 
         assert self.superlink is not None

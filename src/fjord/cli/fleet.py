@@ -59,7 +59,13 @@ def start_fleet(
         reason = "needs --bind: a node that trains any client trains any width, too"
         raise UserError(reason, field="budget", value=budget)
     configs = node_configs(nodes, widths, bind, limits)
-    fleet = loopback.start_fleet(folder, configs, tls=tls, port=port, on_progress=_print_line)
+    fleet = loopback.start_fleet(
+        folder,
+        configs,
+        tls=tls,
+        port=port,
+        on_progress=_print_line,
+    )
     home = shlex.quote(str(fleet.flwr_home))
     _print_line(f"\nThe fleet is up; its logs are in {fleet.folder / 'logs'}. Now, for example:")
     _print_line(f"  FLWR_HOME={home} fjord run demo --engine flower --superlink fleet")
@@ -124,7 +130,14 @@ def print_status(folder: Folder = FOLDER) -> None:
         listed = _online_text(node_id, online)
         alive = "yes" if process.alive else "no"
         complete = complete and alive == "yes" and listed != "no"
-        table.add_row(process.name, str(process.pid), alive, str(process.port), node_id, listed)
+        table.add_row(
+            process.name,
+            str(process.pid),
+            alive,
+            str(process.port),
+            node_id,
+            listed,
+        )
     out.print(table)
     if not complete:
         raise typer.Exit(1)

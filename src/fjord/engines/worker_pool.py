@@ -87,12 +87,21 @@ class WorkerPool:
         ours, theirs = context.Pipe()
         inherited = [worker.connection for worker in self.workers if worker is not replaces]
         arguments = (theirs, [*inherited, ours], self.handlers)
-        process = context.Process(target=_serve_jobs, args=arguments, daemon=True)
+        process = context.Process(
+            target=_serve_jobs,
+            args=arguments,
+            daemon=True,
+        )
         process.start()
         theirs.close()
         return _PoolWorker(process, ours)
 
-    def map(self, kind: str, payloads: Iterable[Any], ahead: int | None = None) -> Iterator[Any]:
+    def map(
+        self,
+        kind: str,
+        payloads: Iterable[Any],
+        ahead: int | None = None,
+    ) -> Iterator[Any]:
         """Yield the results in the order of the payloads.
 
         At most `ahead` jobs (by default three for each worker) are begun whose results are not yet
@@ -101,7 +110,8 @@ class WorkerPool:
         if any(worker.jobs for worker in self.workers):
             raise WorkerError("the pool is at work on other jobs, whose results are not all read")
         try:
-            yield from self._map_jobs(kind, payloads, ahead or 3 * len(self.workers))
+            limit = ahead or 3 * len(self.workers)
+            yield from self._map_jobs(kind, payloads, limit)
         finally:
             self._stop_unfinished()
 
@@ -114,7 +124,12 @@ class WorkerPool:
                 worker.connection.close()
                 self.workers[place] = self._start_worker(replaces=worker)
 
-    def _map_jobs(self, kind: str, payloads: Iterable[Any], ahead: int) -> Iterator[Any]:
+    def _map_jobs(
+        self,
+        kind: str,
+        payloads: Iterable[Any],
+        ahead: int,
+    ) -> Iterator[Any]:
         jobs = _make_jobs(kind, payloads)
         queue = deque(islice(jobs, 1))
         results: dict[int, Any] = {}
@@ -140,7 +155,8 @@ class WorkerPool:
         length = 1
         if all(job.is_small for job in queue):
             length += len(self.workers)
-        queue.extend(islice(jobs, max(0, length - len(queue))))
+        missing = max(0, length - len(queue))
+        queue.extend(islice(jobs, missing))
 
     def _free_worker(self, queue: Sequence[_PoolJob]) -> int | None:
         """Return the worker for the next job: an idle one, or a busy one that can have it waiting.
@@ -216,7 +232,11 @@ def _make_jobs(kind: str, payloads: Iterable[Any]) -> Iterator[_PoolJob]:
         yield _PoolJob(index, _pack_message((kind, payload)))
 
 
-def _serve_jobs(connection: Connection, inherited: list[Connection], handlers: Handlers) -> None:
+def _serve_jobs(
+    connection: Connection,
+    inherited: list[Connection],
+    handlers: Handlers,
+) -> None:
     """Run jobs until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -278,7 +298,9 @@ def _run_handler(handler: Callable[[Any], Any], payload: Any) -> PackedMessage:
 
 def _failure_text(error: Exception) -> str:
     """Return what the main process reports of a failed job: its client, the error and where."""
-    notes = "".join(f"{note}: " for note in getattr(error, "__notes__", []))
+    notes = ""
+    for note in getattr(error, "__notes__", []):
+        notes += f"{note}: "
     if isinstance(error, UserError):
         return notes + str(error)
     message = traceback.format_exception_only(error)[0].strip()

@@ -17,7 +17,13 @@ class MessageBroker:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
 
-    def send(self, node: int, kind: str, content: RecordDict, deadline: float) -> str | None:
+    def send(
+        self,
+        node: int,
+        kind: str,
+        content: RecordDict,
+        deadline: float,
+    ) -> str | None:
         """Push one message to be answered before `deadline` (monotonic clock); return its id.
 
         One at a time: together, all slices of a round would be in memory twice.

@@ -50,7 +50,12 @@ def client_app(make_runtime: MakeRuntime) -> ClientApp:
         torch.set_num_threads(1)  # sums depend on it
         head, blocks = unpack_content(message.content)
         runtime = _prepare_runtime(make_runtime, RunSpec.from_record(head), context)
-        task = decode_task(head, blocks, runtime.trainer.model, runtime.slice_index)
+        task = decode_task(
+            head,
+            blocks,
+            runtime.trainer.model,
+            runtime.slice_index,
+        )
         own_client = context.node_config.get("client-id")
         if own_client is not None and own_client != task.client_id:
             asked = f"was asked to train client {task.client_id}"
@@ -72,7 +77,14 @@ def client_app(make_runtime: MakeRuntime) -> ClientApp:
         if limits:
             spec = RunSpec.from_record(message.content.config_records["order"])
             try:
-                answer.update(_measure_budget(make_runtime, spec, limits, context))
+                answer.update(
+                    _measure_budget(
+                        make_runtime,
+                        spec,
+                        limits,
+                        context,
+                    )
+                )
             except ValueError as error:
                 # Part of the answer: Flower would wrap an error, and not say which client this is.
                 answer["fault"] = str(error)
@@ -81,7 +93,11 @@ def client_app(make_runtime: MakeRuntime) -> ClientApp:
     return app
 
 
-def _prepare_runtime(make_runtime: MakeRuntime, spec: RunSpec, context: Context) -> ClientRuntime:
+def _prepare_runtime(
+    make_runtime: MakeRuntime,
+    spec: RunSpec,
+    context: Context,
+) -> ClientRuntime:
     """Build the experiment; the node keeps its plan, as each message may have its own process."""
     asked = json.dumps(spec.fields())
     stored = context.state.config_records.get("fjord-plan")
@@ -95,7 +111,11 @@ def _prepare_runtime(make_runtime: MakeRuntime, spec: RunSpec, context: Context)
     return runtime
 
 
-def _trained_task(runtime: ClientRuntime, task: Assignment, update: ClientUpdate) -> Assignment:
+def _trained_task(
+    runtime: ClientRuntime,
+    task: Assignment,
+    update: ClientUpdate,
+) -> Assignment:
     if update.reduction is None:
         return task
     smaller = runtime.trainer.fallbacks.at_ceiling(task, update.reduction.ceiling)
@@ -104,7 +124,10 @@ def _trained_task(runtime: ClientRuntime, task: Assignment, update: ClientUpdate
 
 
 def _measure_budget(
-    make_runtime: MakeRuntime, spec: RunSpec, limits: Mapping[str, Any], context: Context
+    make_runtime: MakeRuntime,
+    spec: RunSpec,
+    limits: Mapping[str, Any],
+    context: Context,
 ) -> ConfigRecord:
     """Return the widest submodel that fits the node's budget, measured once for each run."""
     asked = json.dumps([spec.fields(), dict(limits)])
@@ -119,7 +142,8 @@ def _measure_budget(
             limits = {**limits, "examples": len(inputs)}
         budget = Budget.parse(limits)
         profile = runtime.profile(budget.examples)
-        ceiling = min(profile.widest_fit(budget), parse_width(str(config.get("ceiling", 1))))
+        configured = parse_width(str(config.get("ceiling", 1)))
+        ceiling = min(profile.widest_fit(budget), configured)
         summary = json.dumps(profile.to_json(budget))
         stored = ConfigRecord({"asked": asked, "ceiling": str(ceiling), "profile": summary})
         context.state.config_records["fjord-profile"] = stored
@@ -127,7 +151,9 @@ def _measure_budget(
 
 
 def _reduce_for_load(
-    runtime: ClientRuntime, task: Assignment, config: Mapping[str, Any]
+    runtime: ClientRuntime,
+    task: Assignment,
+    config: Mapping[str, Any],
 ) -> Reduction | None:
     """Return how much less to train than was sent, in the present state of this device."""
     limits = HostLimits.from_config(config)

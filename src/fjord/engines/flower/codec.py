@@ -8,6 +8,7 @@ import json
 import math
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,26 +24,50 @@ from fjord.elastic.model import ElasticModel
 from fjord.elastic.plan import UnitSelection, WidthPlan
 from fjord.training.assignment import Assignment, ClientUpdate, Fallbacks, Reduction, Rejected
 
-TensorSpecs = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
-"""The shapes and types of tensors by their keys."""
 INLINE_BYTES = 2**20
 """Blocks up to this size are sent beside the head."""
+MAX_QUOTED = 40
+"""How much of what a client sends is repeated in an error."""
 
 
-def encode_task(task: Assignment, plan: WidthPlan, run: Mapping[str, Any]) -> RecordDict:
+@dataclass(frozen=True)
+class TensorSpec:
+    """The shape and the type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_elements(self) -> int:
+        """Return how many numbers it has."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return how many bytes they are."""
+        return self.num_elements * self.dtype.itemsize
+
+
+def encode_task(
+    task: Assignment,
+    plan: WidthPlan,
+    run: Mapping[str, Any],
+) -> RecordDict:
     """Return the message with an assignment; `run` says which experiment it belongs to."""
     head: dict[str, Any] = {
         "client": task.client_id,
         "round": task.round_index,
-        "ceiling": str(task.ceiling),
         "lr": task.lr,
         **run,
         "widths": _encode_space(task.space),
     }
+    if task.ceiling != task.space.largest:  # as with methods that train one width
+        head["ceiling"] = str(task.ceiling)
     if all(map(is_leading, task.units.values())):
         head["counts"] = list(map(len, task.units.values()))
     else:
-        head["mask"] = b64encode(_encode_mask(plan, task.units)).decode()
+        mask = _encode_mask(plan, task.units)
+        head["mask"] = b64encode(mask).decode()
     blocks = {"slice": _join_tensors(task.tensors)}
     if task.correction:
         blocks["correction"] = _join_tensors(task.correction)
@@ -62,16 +87,18 @@ def decode_task(
     trained_specs = {}
     for key, indices in slice_index(units, space.widths).items():
         tensor = model.tensors[key]
-        specs[key] = (tuple(sliced_shape(tensor.shape, indices)), tensor.dtype)
+        shape = sliced_shape(tensor.shape, indices)
+        spec = TensorSpec(tuple(shape), tensor.dtype)
+        specs[key] = spec
         if isinstance(tensor, nn.Parameter):
-            trained_specs[key] = specs[key]
+            trained_specs[key] = spec
     correction = {}
     if "correction" in blocks:
         correction = _split_tensors(blocks["correction"], trained_specs)
     return Assignment(
         client_id=head["client"],
         round_index=head["round"],
-        ceiling=parse_width(head["ceiling"]),
+        ceiling=parse_width(head.get("ceiling", space.largest)),
         lr=head["lr"],
         units=units,
         space=space,
@@ -100,28 +127,36 @@ def encode_update(task: Assignment, update: ClientUpdate) -> RecordDict:
 
 
 def decode_update(
-    task: Assignment, content: RecordDict, fallbacks: Fallbacks
+    task: Assignment,
+    content: RecordDict,
+    fallbacks: Fallbacks,
 ) -> ClientUpdate | Rejected:
     """Return the update in a reply, or what is wrong with it: no reply raises an error here."""
     try:
         return _decode_update(task, content, fallbacks)
     except KeyError as error:
-        return Rejected(f"it has no {str(error.args[0])[:40]!r}")
+        name = str(error.args[0])
+        return Rejected(f"it has no {name[:MAX_QUOTED]!r}")
     except (ValueError, TypeError, RecursionError) as error:
         return Rejected(str(error)[:300])
 
 
-def _decode_update(task: Assignment, content: RecordDict, fallbacks: Fallbacks) -> ClientUpdate:
+def _decode_update(
+    task: Assignment,
+    content: RecordDict,
+    fallbacks: Fallbacks,
+) -> ClientUpdate:
     head, blocks = unpack_content(content)
     if head["round"] != task.round_index:
         raise UserError(f"it answers round {head['round']!r:.40}")
-    reduction = None
-    if "ceiling" in head:
-        reduction = Reduction(parse_width(str(head["ceiling"])[:40]), head["why"])
+    reduction = _decode_reduction(head)
+    if reduction is not None:
         smaller = fallbacks.at_ceiling(task, reduction.ceiling)
         if smaller is not None:  # otherwise the validation of updates will refuse it
             task = smaller
-    specs = {key: (tuple(tensor.shape), tensor.dtype) for key, tensor in task.tensors.items()}
+    specs = {}
+    for key, tensor in task.tensors.items():
+        specs[key] = TensorSpec(tuple(tensor.shape), tensor.dtype)
     return ClientUpdate(
         client_id=head["client"],
         tensors=_split_tensors(blocks["slice"], specs),
@@ -132,6 +167,14 @@ def _decode_update(task: Assignment, content: RecordDict, fallbacks: Fallbacks) 
         macs=head["macs"],
         reduction=reduction,
     )
+
+
+def _decode_reduction(head: Mapping[str, Any]) -> Reduction | None:
+    if "ceiling" not in head:
+        return None
+    text = str(head["ceiling"])
+    ceiling = parse_width(text[:MAX_QUOTED])
+    return Reduction(ceiling, head["why"])
 
 
 def pack_content(head: Mapping[str, Any], blocks: Mapping[str, bytes]) -> RecordDict:
@@ -160,11 +203,17 @@ def unpack_content(content: RecordDict) -> tuple[dict[str, Any], dict[str, bytes
     head = json.loads(str(record["head"]))
     if not isinstance(head, dict):
         raise UserError("its head is not a JSON object")
-    blocks = {name: value for name, value in record.items() if isinstance(value, bytes)}
-    for name, array in content.array_records.get("large", ArrayRecord()).items():
+    blocks = {}
+    for name, value in record.items():
+        if isinstance(value, bytes):
+            blocks[name] = value
+    arrays = content.array_records.get("large", ArrayRecord())
+    for name, array in arrays.items():
         if array.dtype != "uint8" or array.stype != "bytes":
-            form = f"{array.dtype[:40]!r} as {array.stype[:40]!r}"
-            raise UserError(f"its {name[:40]} is of {form}, not uint8 as bytes")
+            dtype = array.dtype[:MAX_QUOTED]
+            stype = array.stype[:MAX_QUOTED]
+            quoted = name[:MAX_QUOTED]
+            raise UserError(f"its {quoted} is of {dtype!r} as {stype!r}, not uint8 as bytes")
         blocks[name] = array.data
     return head, blocks
 
@@ -185,37 +234,45 @@ def content_bytes(content: RecordDict) -> int:
 
 def _join_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     parts = []
-    for key in _wire_order({key: tensor.dtype for key, tensor in tensors.items()}):
+    for key in _wire_order(tensors):
         flat = tensors[key].detach().contiguous().reshape(-1)
-        parts.append(memoryview(flat.view(torch.uint8).numpy()))  # type: ignore[arg-type]
+        array = flat.view(torch.uint8).numpy()
+        parts.append(memoryview(array))  # type: ignore[arg-type]
     return b"".join(parts)
 
 
-def _split_tensors(data: bytes, specs: TensorSpecs) -> dict[str, Tensor]:
+def _split_tensors(data: bytes, specs: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
     """Return the tensors in a run of bytes; they share one copy of it."""
-    dtypes = {key: dtype for key, (_, dtype) in specs.items()}
-    counts = {key: math.prod(shape) for key, (shape, _) in specs.items()}
-    size = sum(counts[key] * dtype.itemsize for key, dtype in dtypes.items())
+    size = sum(spec.num_bytes for spec in specs.values())
     if len(data) != size:
         raise UserError(f"its slice has {len(data)} bytes, not {size}")
     memory = bytearray(data)
     offset = 0
-    tensors: dict[str, Tensor] = dict.fromkeys(specs, torch.empty(0))
+    tensors = {}
+    dtypes = {key: spec.dtype for key, spec in specs.items()}
     for key in _wire_order(dtypes):
-        shape, dtype = specs[key]
-        count = counts[key]
-        if count:
-            flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=offset)
-        else:  # which frombuffer refuses
-            flat = torch.empty(0, dtype=dtype)
-        tensors[key] = flat.reshape(shape)
-        offset += count * dtype.itemsize
-    return tensors
+        spec = specs[key]
+        tensors[key] = _read_tensor(memory, offset, spec)
+        offset += spec.num_bytes
+    return {key: tensors[key] for key in specs}
 
 
-def _wire_order(dtypes: Mapping[str, torch.dtype]) -> list[str]:
-    """Return the keys in the order of sending: widest type first, so that all are aligned."""
-    return sorted(dtypes, key=lambda key: -dtypes[key].itemsize)
+def _read_tensor(memory: bytearray, offset: int, spec: TensorSpec) -> Tensor:
+    count = spec.num_elements
+    if count == 0:  # which frombuffer refuses
+        return torch.empty(spec.shape, dtype=spec.dtype)
+    flat = torch.frombuffer(
+        memory,
+        dtype=spec.dtype,
+        count=count,
+        offset=offset,
+    )
+    return flat.reshape(spec.shape)
+
+
+def _wire_order(tensors: Mapping[str, Tensor] | Mapping[str, torch.dtype]) -> list[str]:
+    """Return the keys in the order of sending: widest numbers first, so that all are aligned."""
+    return sorted(tensors, key=lambda key: -tensors[key].itemsize)
 
 
 def _encode_mask(plan: WidthPlan, units: UnitSelection) -> bytes:
@@ -230,21 +287,26 @@ def _encode_mask(plan: WidthPlan, units: UnitSelection) -> bytes:
 
 def _decode_units(plan: WidthPlan, head: Mapping[str, Any]) -> UnitSelection:
     """Return the units that a client holds: the first of each family, or those of a mask."""
-    names = [family.name for family in plan.families]
+    units = {}
     if "counts" in head:
-        counts = zip(names, _check_list(head["counts"]), strict=True)
-        return {name: torch.arange(count) for name, count in counts}
+        counts = _check_list(head["counts"])
+        for family, count in zip(plan.families, counts, strict=True):
+            units[family.name] = torch.arange(count)
+        return units
     sizes = [family.num_units for family in plan.families]
     packed = np.frombuffer(b64decode(head["mask"]), np.uint8)
     bits = torch.from_numpy(np.unpackbits(packed, count=sum(sizes)))
-    masks = zip(names, bits.split(sizes), strict=True)
-    return {name: mask.nonzero()[:, 0] for name, mask in masks}
+    for family, mask in zip(plan.families, bits.split(sizes), strict=True):
+        units[family.name] = mask.nonzero()[:, 0]
+    return units
 
 
 def _encode_space(space: WidthSpace) -> str:
     """Return widths with their probabilities, such as 1/5:1/2,2/5:1/2."""
-    pairs = zip(space.widths, space.probabilities, strict=True)
-    return ",".join(f"{width}:{probability}" for width, probability in pairs)
+    pairs = []
+    for width, probability in zip(space.widths, space.probabilities, strict=True):
+        pairs.append(f"{width}:{probability}")
+    return ",".join(pairs)
 
 
 def _decode_space(text: str) -> WidthSpace:
@@ -259,10 +321,14 @@ def _decode_space(text: str) -> WidthSpace:
 
 def _counts_by_width(space: WidthSpace, value: object) -> dict[Width, int]:
     counts = _check_list(value)
-    if len(counts) != len(space.widths):
-        raise UserError(f"it has {len(counts)} counts for {len(space.widths)} widths")
-    pairs = zip(space.widths, counts, strict=True)
-    return {width: count for width, count in pairs if count != 0}
+    widths = space.widths
+    if len(counts) != len(widths):
+        raise UserError(f"it has {len(counts)} counts for {len(widths)} widths")
+    by_width = {}
+    for width, count in zip(widths, counts, strict=True):
+        if count != 0:
+            by_width[width] = count
+    return by_width
 
 
 def _check_list(value: object) -> list[Any]:

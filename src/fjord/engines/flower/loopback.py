@@ -137,7 +137,8 @@ def start_fleet(
         _prepare_folder(fleet, ports[0])
         fleet.save()  # before anything runs: if this process is killed, its mark is needed
         try:
-            _start_process(fleet, "superlink", _superlink_command(fleet, ports[0]), ports[0])
+            command = _superlink_command(fleet, ports[0])
+            _start_process(fleet, "superlink", command, ports[0])
             on_progress(f"superlink listens on {HOST}:{ports[0]}")
             # One after another: many that start at once on few cores miss Flower's own deadlines.
             for index, config in enumerate(configs):

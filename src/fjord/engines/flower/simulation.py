@@ -31,7 +31,11 @@ RayValue = (
 
 
 def run_simulation(
-    serve: Callable[[Grid], object], app: ClientApp, *, num_nodes: int, workers: int
+    serve: Callable[[Grid], object],
+    app: ClientApp,
+    *,
+    num_nodes: int,
+    workers: int,
 ) -> None:
     """Call `serve` with a Grid whose nodes run the app in worker processes, and end all of them."""
     for name, value in (OFFLINE | QUIET_RAY).items():
@@ -46,7 +50,12 @@ def run_simulation(
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     server = _ServerThread(serve)
     try:
-        run_flower_simulation(server.app, app, num_nodes, backend_config=_backend_config(workers))
+        run_flower_simulation(
+            server.app,
+            app,
+            num_nodes,
+            backend_config=_backend_config(workers),
+        )
     except BaseException as error:  # such as Ctrl-C, or Ray not starting
         server.stop_waiting()
         if not isinstance(error, Exception):

@@ -73,7 +73,11 @@ def write_app(folder: Path, files: Mapping[str, Path] = MappingProxyType({})) ->
         shutil.copyfile(file, target)
 
 
-def submit_run(superlink: str, config: Mapping[str, ConfigValue], files: Mapping[str, Path]) -> str:
+def submit_run(
+    superlink: str,
+    config: Mapping[str, ConfigValue],
+    files: Mapping[str, Path],
+) -> str:
     """Run the app on a SuperLink of FLWR_HOME's config.toml, and print its log; return its status.
 
     The files of the recipe are sent with it: nodes run what the SuperLink sends in any case.
@@ -90,7 +94,15 @@ def submit_run(superlink: str, config: Mapping[str, ConfigValue], files: Mapping
                 "(FLWR_HOME must be set as `fjord fleet up` printed it, if that started the fleet)"
             )
             raise UserError(reason, field="superlink", value=superlink)
-        listing = _run_flwr(folder, "list", superlink, "--run-id", run_id, "--format", "json")
+        listing = _run_flwr(
+            folder,
+            "list",
+            superlink,
+            "--run-id",
+            run_id,
+            "--format",
+            "json",
+        )
         return _run_status(listing)
 
 
@@ -127,7 +139,13 @@ def _run_flwr(folder: Path, *words: str) -> str:
     """Run `flwr WORDS` and return what it prints."""
     command = [script_path("flwr"), *words]
     env = {**os.environ, **OFFLINE}
-    done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     return done.stdout
 
 

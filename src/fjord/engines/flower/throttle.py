@@ -26,7 +26,12 @@ class LoadThrottle:
     profile: str | None = None
     """The path of a measurement, as `fjord profile --json` writes it."""
 
-    def reduce(self, task: Assignment, limits: HostLimits, now: HostReading) -> Reduction | None:
+    def reduce(
+        self,
+        task: Assignment,
+        limits: HostLimits,
+        now: HostReading,
+    ) -> Reduction | None:
         """Return up to which ceiling to train, and why; None if all that was sent may be trained.
 
         If the method cannot train less than was sent, all is tried.
@@ -39,8 +44,10 @@ class LoadThrottle:
         if not tiers_down and needed <= free:
             return None
         if needed > free:
-            shortage = f"{needed / MB:.0f} MB needed and {max(0, free) / MB:.0f} to spare"
-            reason = f"{reason}, {shortage}" if reason else shortage
+            needed_mb = needed / MB
+            free_mb = max(0, free) / MB
+            shortage = f"{needed_mb:.0f} MB needed and {free_mb:.0f} to spare"
+            reason = ", ".join(filter(None, [reason, shortage]))
         reduction = None
         for tier, smaller in enumerate(self.trainer.fallbacks.all_smaller(task), 1):
             reduction = Reduction(smaller.ceiling, reason)
@@ -58,8 +65,10 @@ class LoadThrottle:
         return self.bytes_by_width[self.space.largest]
 
     def _fits_width(self, units: UnitSelection, width: Width) -> bool:
-        families = self.trainer.model.plan.families
-        return all(len(units[family.name]) <= family.unit_count(width) for family in families)
+        for family in self.trainer.model.plan.families:
+            if len(units[family.name]) > family.unit_count(width):
+                return False
+        return True
 
     @cached_property
     def bytes_by_width(self) -> Mapping[Width, int]:
@@ -71,13 +80,18 @@ class LoadThrottle:
     def _estimated_bytes(self) -> dict[Width, int]:
         """Return weights, gradients and activations, and the weights as sent and as sent back."""
         model = self.trainer.model
-        inputs = (self.trainer.data.test.batch(0, 2)[0],)
+        examples, _ = self.trainer.data.test.batch(0, 2)
         batch_size = self.trainer.training.batch_size
         estimates = {}
         for width in self.space.widths:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that BatchNorm is not trained: only sizes count
-                cost = measure_footprint(model.cut(width), width, inputs, batch_size)
+                cost = measure_footprint(
+                    model.cut(width),
+                    width,
+                    (examples,),
+                    batch_size,
+                )
             estimates[width] = cost.training_bytes + 2 * cost.bytes
         return estimates
 
@@ -88,7 +102,8 @@ def _measured_bytes(path: Path, space: WidthSpace) -> dict[Width, int]:
     try:
         for cost in json.loads(path.read_text())["costs"]:
             width = parse_width(cost["width"])
-            measured[width] = max(measured.get(width, 0), int(cost["memory_bytes"]))
+            num_bytes = int(cost["memory_bytes"])
+            measured[width] = max(measured.get(width, 0), num_bytes)
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"cannot be read as a profile: {error!r:.200}"
         raise UserError(reason, field="profile", value=path) from error
