@@ -13,9 +13,20 @@ os.environ["OMP_NUM_THREADS"] = (
     "1"  # and so do the processes they start: many threads on few cores wait for each other
 )
 LONG = (
-    *("test_deployment.py", "test_docs.py", "test_tasks.py", "test_zoo.py", "test_reliability.py"),
-    *("test_flower.py", "test_fleet.py", "test_profile.py", "test_export.py", "test_theorem1.py"),
-    *("test_cifar10.py", "test_femnist.py", "test_flower_replies.py", "test_profile_command.py"),
+    "test_loopback_runs.py",
+    "test_docs.py",
+    "test_tasks.py",
+    "test_zoo.py",
+    "test_reliability.py",
+    "test_engine.py",
+    "test_fleet.py",
+    "test_profile.py",
+    "test_export.py",
+    "test_theorem1.py",
+    "test_cifar10.py",
+    "test_femnist.py",
+    "test_engine_replies.py",
+    "test_profile_command.py",
 )
 LASTING: set[str] = set()
 """Modules that are not of one test."""
