@@ -34,7 +34,7 @@ def message_sizes(
     units = model.plan.leading_units(width)
     tensors = take_tensors(model, slice_index(model, units, space.widths))
     counts = dict.fromkeys(space.widths, 100)
-    task = Assignment(3399, 499, 0.001, units, space, tensors)
+    task = Assignment(3399, 499, width, 0.001, units, space, tensors)
     update = ClientUpdate(
         3399,
         tensors,

@@ -36,11 +36,11 @@ def elastic(name: str) -> ElasticModel:
 
 def slice_of(name: str, width: str) -> tuple[Assignment, ClientUpdate, ElasticModel]:
     model, space = elastic(name), uniform_widths(5).up_to(width)
-    held = model.plan.leading_units(Width(width))
-    tensors = take_tensors(model, slice_index(model, held, space.widths))
+    units = model.plan.leading_units(Width(width))
+    tensors = take_tensors(model, slice_index(model, units, space.widths))
     counts = dict.fromkeys(space.widths, 7)
     return (
-        Assignment(3, 1, 0.1, held, space, tensors),
+        Assignment(3, 1, Width(width), 0.1, units, space, tensors),
         ClientUpdate(3, tensors, 9, 0.5, counts, counts, 10**12),
         model,
     )
@@ -71,13 +71,9 @@ def test_what_is_decoded_is_what_was_encoded(recipe):
             task.round_index == 3 and min(map(len, task.units.values())) < 10
         )
         found = decode_task(head, blocks, federation.model, federation.slice_index)
-        assert (found.client_id, found.round_index, found.lr) == (
-            task.client_id,
-            task.round_index,
-            task.lr,
-        )
-        assert found.space == task.space
-        for name in ("held", "tensors", "correction"):
+        for name in ("client_id", "round_index", "ceiling", "lr", "space"):
+            assert getattr(found, name) == getattr(task, name)
+        for name in ("units", "tensors", "correction"):
             mine, theirs = getattr(found, name), getattr(task, name)
             assert list(mine) == list(theirs)
             assert all(mine[key].dtype == theirs[key].dtype for key in theirs)

@@ -77,7 +77,7 @@ class Spoiling:
     def __init__(self, trainer):
         self.trainer = trainer
         self.model = trainer.model
-        self.parts = trainer.parts
+        self.fallbacks = trainer.fallbacks
         self.data = trainer.data
 
     def __call__(self, task, reduced=None):
