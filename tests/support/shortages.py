@@ -21,6 +21,7 @@ from torch import nn
 import fjord
 from fjord.core.width import parse_width
 from fjord.federated.methods import find_method
+from fjord.training.objective import Objective
 
 CLIENT = 0
 PLAIN = find_method("fjord-kd")

@@ -95,7 +95,9 @@ def test_a_node_finds_the_plan_of_a_model_once_though_each_message_has_a_new_pro
     settings = ("method=single", "widths=uniform-2", "tiers=uniform-2", "cohort_size=4")
     wanted = in_process(recipe, tmp_path / "here", settings)
     before = len(found)
-    grid = LocalGrid(client_app(make_runtime.__wrapped__), [{}, {}])  # which remembers nothing itself
+    grid = LocalGrid(
+        client_app(make_runtime.__wrapped__), [{}, {}]
+    )  # which remembers nothing itself
     mine = serve_run(grid, RunSpec(recipe, settings), PATIENCE, tmp_path / "there")
     assert (
         len(found) == before * 2 + 2 * 2

@@ -19,6 +19,7 @@ from fjord.engines.flower.run_spec import RunSpec
 from fjord.engines.in_process import InProcessEngine
 from fjord.experiments.flower_app import make_runtime, serve_run
 from fjord.experiments.recipes.find import find_recipe
+from fjord.training.assignment import Rejected
 
 
 def rewritten(content: RecordDict, data=None, **changes) -> RecordDict:
@@ -98,15 +99,14 @@ class Without(InProcessEngine):
 
     def train(self, tasks):
         for task, reply in super().train(tasks):
-            yield task, "left out" if (task.client_id, task.round_index) == (1, 0) else reply
+            is_left_out = (task.client_id, task.round_index) == (1, 0)
+            yield task, Rejected("left out") if is_left_out else reply
 
 
 @pytest.fixture(scope="module")
 def without(recipe, tmp_path_factory):
     folder = tmp_path_factory.mktemp("without") / "run"
-    return in_process(
-        recipe, folder, engine=lambda federation, trainer, _: Without(trainer, federation.data.test)
-    )
+    return in_process(recipe, folder, engine=lambda federation, stage: Without(federation))
 
 
 @pytest.mark.parametrize("fault", WRONG)

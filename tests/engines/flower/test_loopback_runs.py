@@ -35,6 +35,7 @@ from fjord.engines.in_process import InProcessEngine
 from fjord.experiments.flower_app import make_runtime, serve_run
 from fjord.experiments.recipes.find import apply_settings, find_recipe
 from fjord.experiments.runs import RunFolder
+from fjord.training.assignment import Rejected
 
 pytestmark = [
     pytest.mark.soak,
@@ -443,17 +444,15 @@ class Without(InProcessEngine):
 
     def train(self, tasks):
         for task, reply in super().train(tasks):
-            yield (
-                task,
-                "left out" if (task.round_index, str(task.client_id)) in self.missing else reply,
-            )
+            is_missing = (task.round_index, str(task.client_id)) in self.missing
+            yield task, Rejected("left out") if is_missing else reply
 
 
 def test_the_weights_are_those_of_a_run_in_which_nothing_failed_and_the_dropped_were_missing(
     calm, hard, tmp_path
 ):
-    def engine(federation, trainer, stage):
-        made = Without(trainer, federation.data.test)
+    def engine(federation, stage):
+        made = Without(federation)
         made.missing = {
             (row["round"], client) for row in hard.run.metrics() for client in row["dropped"]
         }

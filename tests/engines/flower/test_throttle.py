@@ -32,7 +32,9 @@ def test_all_engines_agree_with_a_run_whose_trace_says_it_beforehand(
         for workers in (1, 2)
     ]
     grid = LocalGrid(client_of(), [{}, {}])
-    found.append(serve_run(grid, RunSpec(recipe, tuple(given)), ReplyPolicy(60.0), tmp_path / "grid"))
+    found.append(
+        serve_run(grid, RunSpec(recipe, tuple(given)), ReplyPolicy(60.0), tmp_path / "grid")
+    )
     wanted = in_process(f"{recipe}:calm", tmp_path / "calm", f"load={trace_of(found[0])}", *given)
     for one in found:
         assert_same(one, wanted)
