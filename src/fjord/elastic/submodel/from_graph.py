@@ -21,7 +21,7 @@ from fjord.elastic.trace.model_trace import ModelTrace
 
 A = torch.ops.aten
 STRIDED = (A.as_strided.default, A.view.default)
-"""Operations that fail where strides do not fit."""
+"""Operations that depend on the strides of their input."""
 
 
 def cut_graph(

@@ -34,9 +34,9 @@ def cut_module(
     net = copy_module(template, tensors)
     meanings = {}
     if attributes:
-        for attribute, found in attribute_meanings(template, plan).items():
+        for attribute, explanations in attribute_meanings(template, plan).items():
             if attribute in attributes:
-                meanings[attribute] = found
+                meanings[attribute] = explanations
     sizes = _AttributeSizes(plan, selection, meanings)
     modules = zip(net.named_modules(), template.modules(), strict=True)
     for (name, module), full in modules:
