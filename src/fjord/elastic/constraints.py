@@ -27,7 +27,10 @@ def freeze_layers(model: nn.Module, trace: ModelTrace, patterns: Iterable[str]) 
 
 def _matching_tensors(model: nn.Module, trace: ModelTrace, pattern: str) -> set[str]:
     """Return the first names of all tensors that match; a pattern that matches none is an error."""
-    names = {first for name, first in trace.tied.items() if matches_name(pattern, name)}
+    names = set()
+    for name, first_name in trace.tied.items():
+        if matches_name(pattern, name):
+            names.add(first_name)
     if not names:
         layers = ", ".join(name for name, _ in model.named_modules() if name)
         raise UserError(

@@ -51,7 +51,9 @@ def group_units(model: nn.Module, trace: ModelTrace, round_to: int) -> WidthPlan
     for family in families:
         elastic_axes.update(family.members)
     frozen = _frozen_axes(trace, elastic_axes)
-    shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model).items()}
+    shapes = {}
+    for name, tensor in named_tensors(model).items():
+        shapes[name] = tuple(tensor.shape)
     return WidthPlan(tuple(families), shapes, tuple(frozen))
 
 
@@ -75,7 +77,8 @@ def _unit_groups(trace: ModelTrace, units: dict[Axis, Tensor]) -> list[Tensor]:
     num_ids = len(trace.units.root)
     signatures = torch.zeros(num_ids, dtype=torch.long)
     for ids in units.values():
-        signatures.index_add_(0, ids, _random_number(generator).expand(len(ids)))
+        number = _random_number(generator)
+        signatures.index_add_(0, ids, number.expand(len(ids)))
     for ids in _units_of_segments(trace):
         signatures[ids] += _random_number(generator)
     elastic = _elastic_units(units, num_ids)
@@ -85,7 +88,8 @@ def _unit_groups(trace: ModelTrace, units: dict[Axis, Tensor]) -> list[Tensor]:
     for number in dict.fromkeys(group_of_unit.tolist()):
         group = elastic[group_of_unit == number]
         # Units along one axis alone (rows of a table) are no hidden units.
-        if len(group) > 1 and int(axis_counts[group[0]]) > 1:
+        num_axes = int(axis_counts[group[0]])
+        if len(group) > 1 and num_axes > 1:
             groups.append(group)
     return groups
 

@@ -93,8 +93,12 @@ class MaskedModel(Interpreter):
     def _input_labels(self, node: Node) -> UnitLabels | None:
         """Return the labels of the first argument, if it is a tensor."""
         first = node.args[0]
-        labels = self.values.get(first) if isinstance(first, Node) else None
-        return labels if isinstance(labels, UnitLabels) else None
+        if not isinstance(first, Node):
+            return None
+        labels = self.values.get(first)
+        if not isinstance(labels, UnitLabels):
+            return None
+        return labels
 
     def _zero_dropped(self, node: Node, result: Any) -> Any:
         """Put zeros where a dropped unit was divided by its own zero norm."""

@@ -101,13 +101,14 @@ def _restore_first(result: Any, full: Tensor, kept: KeptPositions) -> Any:
 @averages(*REDUCTIONS)
 def masked_reduction(call: MaskedCall) -> Any:
     """Reduce over the kept units."""
-    if len(call.args) > 1 and isinstance(call.args[1], Tensor):  # max(a, b) is element by element
+    full, *others = call.args
+    if others and isinstance(others[0], Tensor):  # max(a, b) is element by element
         return call.run_with(*call.args)
     assert isinstance(call.node.target, OpOverload)
     operation = call.node.target.overloadpacket
     dims = reduced_dims(operation, call.argument, call.labels.rank)
     kept = call.kept_positions(dims)
-    return call.run_with(select_kept(call.args[0], kept), *call.args[1:])
+    return call.run_with(select_kept(full, kept), *others)
 
 
 @averages(A.native_layer_norm, A.layer_norm, A.rms_norm, A._fused_rms_norm)
@@ -119,8 +120,9 @@ def masked_layer_norm(call: MaskedCall) -> Any:
     kept = call.kept_positions(range(first_dim, rank))
     kept_affine = {dim - first_dim: index for dim, index in kept.items()}
     selected = select_kept(full, kept)
+    selected_shape = list(selected.shape[first_dim:])
     affine = [_select_affine(value, kept_affine) for value in others[:2]]
-    result = call.run_with(selected, list(selected.shape[first_dim:]), *affine, *others[2:])
+    result = call.run_with(selected, selected_shape, *affine, *others[2:])
     return _restore_first(result, full, kept)
 
 

@@ -86,7 +86,8 @@ class PlanSearch:
         self, tracer: GraphTracer, trace: ModelTrace, plan: WidthPlan, dtype: torch.dtype
     ) -> tuple[Blueprint, WidthPlan]:
         """Return the first way to build submodels that equals masking."""
-        proof = PlanProof(self.model, self._example_inputs(batch=1), trace, plan, dtype)
+        one_example = self._example_inputs(batch=1)
+        proof = PlanProof(self.model, one_example, trace, plan, dtype)
         if self.probe.batched and not self._examples_independent(proof):
             # The first axis is no batch: start again with the inputs as they are.
             self.probe = replace(self.probe, batched=False)
@@ -150,8 +151,9 @@ class PlanSearch:
 
     def _cut_failure(self, proof: PlanProof, blueprint: Blueprint) -> str:
         """Say why submodels fail, at the smallest width or about the middle; "" if they do not."""
-        smallest = self.space.widths[0]
-        middle = self.space.widths[len(self.space.widths) // 2]
+        widths = self.space.widths
+        smallest = widths[0]
+        middle = widths[len(widths) // 2]
         for width in dict.fromkeys((smallest, middle)):
             built = f"Built by {blueprint.route} at width {width}:"
             try:
@@ -206,6 +208,5 @@ def _describe_error(error: BaseException) -> str:
         if "/torch/" not in code.co_filename and "/fjord/" not in code.co_filename:
             place = f" in {code.co_qualname} (line {traceback.tb_lineno})"
         traceback = traceback.tb_next
-    message = str(error).strip()
-    first_line = message.splitlines()[0] if message else ""
+    first_line, _, _ = str(error).strip().partition("\n")
     return f"{type(error).__name__}{place}: {first_line}"

@@ -65,14 +65,18 @@ def relative_difference(output: Any, expected: Any) -> float:
         if x.shape != y.shape:
             return float("inf")
         if x.numel():
-            difference = (x - y).abs().max() / (y.abs().max() + 1e-12)
-            largest = max(largest, float(difference.nan_to_num(nan=float("inf"))))
+            size = y.abs().max() + 1e-12
+            difference = (x - y).abs().max() / size
+            difference = difference.nan_to_num(nan=float("inf"))
+            largest = max(largest, float(difference))
     return largest
 
 
 def permuted_tensors(model: nn.Module, plan: WidthPlan, seed: int = 0) -> dict[str, Tensor]:
     """Return the tensors with the units of every family in a random order."""
-    tensors = {name: tensor.detach() for name, tensor in named_tensors(model).items()}
+    tensors = named_tensors(model)
+    for name, tensor in tensors.items():
+        tensors[name] = tensor.detach()
     for (name, dim), order in _random_orders(plan, seed).items():
         tensor = tensors[name]
         tensors[name] = tensor.index_select(dim, order.to(tensor.device))
@@ -89,7 +93,8 @@ def _random_orders(plan: WidthPlan, seed: int) -> dict[Axis, Tensor]:
             name, dim = axis
             if axis not in orders:
                 orders[axis] = torch.arange(plan.shapes[name][dim])
-            orders[axis][indices.reshape(-1)] = indices[unit_order].reshape(-1)
+            permuted = indices[unit_order]
+            orders[axis][indices.reshape(-1)] = permuted.reshape(-1)
     return orders
 
 
@@ -198,7 +203,8 @@ class PlanProof:
         indices = self.plan.kept_indices(units)
         tensors = {}
         for name, tensor in named_tensors(self.model).items():
-            tensors[name] = owned_copy(take_slice(tensor, indices[name]), tensor)
+            sliced = take_slice(tensor, indices[name])
+            tensors[name] = owned_copy(sliced, tensor)
         return blueprint.on(self.model).build(tensors, self.plan, units)
 
     def check_permutation(self) -> None:
@@ -232,7 +238,9 @@ def _add_example(value: Any) -> Any:
     if not isinstance(value, Tensor) or value.dim() == 0:
         return value
     first = value[:1]
-    second = first.roll(1, -1) if value.dim() > 1 else first
+    second = first
+    if value.dim() > 1:
+        second = first.roll(1, -1)
     return torch.cat([first, second])
 
 

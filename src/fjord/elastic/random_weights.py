@@ -10,7 +10,9 @@ from fjord.elastic.module_tensors import copy_module, named_tensors
 
 def with_random_weights(model: nn.Module, dtype: torch.dtype, seed: int = 0) -> nn.Module:
     """Return a copy in this precision and in evaluation mode, whose weights make a cut visible."""
-    copies = {name: owned_copy(tensor, tensor) for name, tensor in named_tensors(model).items()}
+    copies = {}
+    for name, tensor in named_tensors(model).items():
+        copies[name] = owned_copy(tensor, tensor)
     twin = copy_module(model, copies).to(dtype).eval()
     generator = torch.Generator().manual_seed(derive_seed(seed, "proof"))
     with torch.no_grad():
@@ -29,7 +31,8 @@ def _varies_in_rows(tensor: Tensor) -> bool:
 
 def _randomise(tensor: Tensor, generator: torch.Generator) -> None:
     """Draw a tensor anew whose values are all alike (biases and norms start at 0, 1 or 1e-6)."""
-    noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
+    noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+    noise = noise.to(tensor.device)
     if not isinstance(tensor, nn.Parameter) and bool((tensor >= 0).all()):
         tensor.copy_(noise.abs() + 0.5)  # a variance must stay positive
     elif bool((tensor == 1).all()):

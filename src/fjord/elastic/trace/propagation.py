@@ -74,11 +74,11 @@ class LabelPropagation:
 
     def _freeze_output(self, node: Node) -> None:
         """Keep the model's outputs whole: their size is part of what the model promises."""
-        outputs = [self.values.get(source) for source in node.all_input_nodes]
-        for value in pytree.tree_leaves(outputs):
-            if isinstance(value, UnitLabels):
-                for channel in value.channels:
-                    self.units.freeze(channel, "model output")
+        for source in node.all_input_nodes:
+            for value in pytree.tree_leaves(self.values.get(source)):
+                if isinstance(value, UnitLabels):
+                    for channel in value.channels:
+                        self.units.freeze(channel, "model output")
 
     def _labels_of(self, argument: Any) -> Any:
         if isinstance(argument, Node):

@@ -105,6 +105,12 @@ class OperatorCall:
                 results.append(UnitLabels(shape, blank=True))
         return results
 
+    def one_or_all(self, outputs: list[UnitLabels]) -> RuleResult:
+        """Return what a rule must: a list where the operation has several outputs."""
+        if self.several:
+            return outputs
+        return outputs[0]
+
     def freeze_ids(self, ids: Tensor, reason: str) -> None:
         """Keep some units whole; the reason is completed by the place of this operation."""
         self.units.freeze(ids, f"{reason} ({self.where})")
@@ -114,8 +120,7 @@ class OperatorCall:
         for labels in self.labels:
             for channel in labels.channels:
                 self.units.freeze(channel, reason)
-        outputs = [UnitLabels(shape) for shape in self.shapes]
-        return outputs if self.several else outputs[0]
+        return self.one_or_all([UnitLabels(shape) for shape in self.shapes])
 
     def pointwise(self, values: Sequence[UnitLabels], shape: Sequence[int]) -> UnitLabels:
         """Equate the ids that label the same element; data without ids pins what it meets."""
@@ -151,7 +156,11 @@ class OperatorCall:
 
     def _is_shared_table(self, channel: Tensor, other: Tensor, table: bool) -> bool:
         """Freeze a table that repeats inside larger units (rotary angles in each head)."""
-        small, large = (channel, other) if table else (other, channel)
+        small = other
+        large = channel
+        if table:
+            small = channel
+            large = other
         if not varying_axes(small) < varying_axes(large):
             return False
         self.freeze_ids(small, "a constant table is shared by all blocks")
@@ -185,7 +194,9 @@ class OperatorCall:
             vectors.append(ids_last.reshape(-1, value.shape[dim])[0])
         for other in vectors[1:]:
             self.units.equate(vectors[0], other)
-        return vectors[0] if vectors else None
+        if not vectors:
+            return None
+        return vectors[0]
 
     def tie_axes(self, a: Tensor | None, b: Tensor | None, *, blank: bool = False) -> None:
         """Equate two id vectors of one axis.

@@ -46,7 +46,9 @@ def pass_through(call: OperatorCall) -> RuleResult:
 def expand(call: OperatorCall) -> RuleResult:
     """Keep the ids; a new axis of equal copies is blank, so its size may follow any width."""
     x = call.first
-    channels = [pad_labels(channel, len(call.shape)) for channel in x.channels]
+    channels = []
+    for channel in x.channels:
+        channels.append(pad_labels(channel, len(call.shape)))
     return x.like(call.shape, channels + _new_axes(call))
 
 
@@ -99,22 +101,18 @@ def _without_format(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def _one_or_all(call: OperatorCall, results: list[UnitLabels]) -> RuleResult:
-    return results if call.several else results[0]
-
-
 @rule(A.permute, A.transpose, A.t, A.unsqueeze, A.squeeze, A.movedim, A.flip, A.roll)
 def rearrange_axes(call: OperatorCall) -> RuleResult:
     """Move axes without mixing them."""
     if call.operation is A.squeeze:  # a narrowed axis must not be squeezed away
         return reshape(call)
-    return _one_or_all(call, run_on_ids(call, call.first, compact=True))
+    return call.one_or_all(run_on_ids(call, call.first, compact=True))
 
 
 @rule(A.pixel_shuffle, A.pixel_unshuffle, A.channel_shuffle, A.unfold)
 def shuffle_elements(call: OperatorCall) -> RuleResult:
     """Move single elements."""
-    return _one_or_all(call, run_on_ids(call, call.first, compact=False))
+    return call.one_or_all(run_on_ids(call, call.first, compact=False))
 
 
 @rule(A.slice, A.select, A.split_with_sizes, A.split, A.unbind, A.chunk)
@@ -128,7 +126,7 @@ def split_axis(call: OperatorCall) -> RuleResult:
     parts = run_on_ids(call, expanded, compact=True)
     if not _takes_all(call, dim):
         _mark_parts(call, x, dim, parts)
-    return _one_or_all(call, parts)
+    return call.one_or_all(parts)
 
 
 def _split_dim(call: OperatorCall) -> int:
@@ -168,9 +166,7 @@ def concatenate(call: OperatorCall) -> RuleResult:
     for index, part in enumerate(parts):
         for channel in part.channels_along(dim):
             call.units.mark_segment(channel, call.node.name, index)
-    blank = all(part.blank for part in parts)
-    table = all(part.table for part in parts)
-    return UnitLabels(call.shape, others.channels + joined, blank, table)
+    return others.like(call.shape, others.channels + joined)
 
 
 def _join_channels(parts: list[UnitLabels], dim: int) -> list[Tensor]:
@@ -198,7 +194,9 @@ def _join_channels(parts: list[UnitLabels], dim: int) -> list[Tensor]:
 
 def _missing_id(value: UnitLabels) -> int:
     """Return what stands for positions without ids: data must stay whole, blank values need not."""
-    return NO_ID if value.blank else FROZEN
+    if value.blank:
+        return NO_ID
+    return FROZEN
 
 
 @rule(A.constant_pad_nd)
@@ -210,7 +208,8 @@ def pad_axes(call: OperatorCall) -> RuleResult:
     for position in range(0, len(amounts), 2):
         dim = x.rank - 1 - position // 2
         before_after = (amounts[position], amounts[position + 1])
-        channels = [_pad_channel(call, channel, dim, before_after) for channel in channels]
+        for index, channel in enumerate(channels):
+            channels[index] = _pad_channel(call, channel, dim, before_after)
     return x.like(call.shape, channels)
 
 

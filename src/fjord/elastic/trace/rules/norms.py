@@ -47,7 +47,9 @@ def _channel_vectors(value: UnitLabels) -> list[Tensor]:
 def group_norm(call: OperatorCall) -> RuleResult:
     """Normalise groups of channels: a group is one unit, unless one group holds all."""
     x, *vectors = call.labels
-    position = 6 if call.operation is A.native_group_norm else 1
+    position = 1
+    if call.operation is A.native_group_norm:
+        position = 6
     groups = int(call.args[position])
     affine = as_image_channels(vectors, x.rank)
     out = call.pointwise([x, *affine], x.shape)

@@ -44,7 +44,9 @@ def recurrent(call: OperatorCall) -> RuleResult:
     inner_size = states[-1].shape[-1]
     projected = output_size != inner_size
     cells = _split_cells(tensors, biased=bool(biased), projected=projected)
-    directions = 2 if bidirectional else 1
+    directions = 1
+    if bidirectional:
+        directions = 2
     input_ids = call.axis_ids(x, x.rank - 1)
     blank = x.blank
     for _ in range(int(layers)):
@@ -52,8 +54,10 @@ def recurrent(call: OperatorCall) -> RuleResult:
             _tie_cell(call, cell, input_ids, hidden, blank=blank)
         input_ids = torch.cat([hidden[0]] * directions)
         blank = False
-    outputs = zip(call.shapes, [input_ids, *hidden], strict=True)
-    return [_label_last_axis(shape, ids) for shape, ids in outputs]
+    results = []
+    for shape, ids in zip(call.shapes, [input_ids, *hidden], strict=True):
+        results.append(_label_last_axis(shape, ids))
+    return results
 
 
 def _label_last_axis(shape: tuple[int, ...], ids: Tensor | None) -> UnitLabels:
@@ -79,11 +83,14 @@ def _split_cells(
     tensors: Iterable[UnitLabels], *, biased: bool, projected: bool
 ) -> Iterator[RecurrentCell]:
     """Split the flat list of weights into one cell for each layer and direction."""
+    num_biases = 2 if biased else 0
     remaining = iter(tensors)
     for input_weight in remaining:
         hidden_weight = next(remaining)
-        biases = list(islice(remaining, 2 if biased else 0))
-        projection = next(remaining) if projected else None
+        biases = list(islice(remaining, num_biases))
+        projection = None
+        if projected:
+            projection = next(remaining)
         yield RecurrentCell(input_weight, hidden_weight, biases, projection)
 
 
