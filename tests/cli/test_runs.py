@@ -1,59 +1,25 @@
-"""`fjord run`, `list` and `show` as a user types them; settings, recipes of one's own, dashboards."""
+"""`fjord run`, `list` and `show` as a user types them, with a recipe of one's own."""
 
 import json
-import sys
-import time
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
 from commands import call
+from own_recipe import write_own_recipe
 from torch import nn
 
 import fjord
 from fjord.core.seeding import derive_seed
 from fjord.core.width import parse_width
-from fjord.data.writers import writers
-from fjord.devices.tiers import VaryingDevices, uniform_tiers
-from fjord.experiments.recipes.demo import demo
-from fjord.experiments.recipes.find import apply_settings, find_recipe
-from fjord.federated.methods import METHODS, find_method
-
-MINE = """
-import torch
-from torch import nn
-import fjord
-from beside import HIDDEN
-
-
-def net():
-    return nn.Sequential(nn.Linear(6, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 3))
-
-
-def data(seed):
-    x = torch.randn(120, 6)
-    y, clients = x[:, :3].argmax(1), torch.arange(120) % 8
-    return fjord.partition_tensors((x[:80], y[:80]), clients[:80], (x[80:], y[80:]), clients[80:])
-
-
-def recipe():
-    return fjord.Experiment(name="mine", model=net, data=data, num_rounds=3, cohort_size=3, eval_every=2, workers=1)
-
-
-def wrong():
-    return 3
-"""
+from fjord.experiments.recipes.find import find_recipe
+from fjord.federated.methods import METHODS
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(MINE)
-    (tmp_path / "beside.py").write_text("HIDDEN = 10\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
+    return write_own_recipe(tmp_path, monkeypatch)
 
 
 def test_a_recipe_of_one_s_own_runs_into_a_folder_with_all_that_is_promised(
@@ -120,30 +86,6 @@ def test_a_second_run_goes_to_a_folder_of_its_own(folder, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("method", list(METHODS))
-def test_every_method_runs_with_every_strategy(folder, method):
-    experiment = replace(
-        find_recipe("mine.py")(), method=method, widths=fjord.uniform_widths(2), tiers="uniform-2"
-    )
-    mixed = replace(
-        experiment,
-        prox=0.1,
-        nova=True,
-        scaffold=True,
-        server="fedadam",
-        num_rounds=2,
-        busy=Fraction(1, 2),
-    )
-    run = fjord.run_experiment(mixed, folder / "run")
-    rows = run.metrics()
-    stages = 2 if method in ("single", "efd", "fd") else 1
-    assert len(rows) == 2 * stages
-    assert len(list(run.path.glob("model*.safetensors"))) == stages
-    assert all(row["dropped"] == {} for row in rows)
-    plain = fjord.run_experiment(replace(experiment, num_rounds=2), folder / "plain")
-    assert plain.metrics()[-1]["scores"] != rows[-1]["scores"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -152,7 +94,7 @@ def test_every_method_runs_with_every_strategy(folder, method):
         (["run", "mine.py:wrong"], "returned a int, not a fjord.Experiment"),
         (
             ["run", "unknown"],
-            "known: demo, cifar10, femnist, femnist-digits, emnist-skewed, shakespeare, or a file such",
+            "known: demo, cifar10, femnist, femnist-digits, emnist-skewed, shakespeare, or a file",
         ),
         (["run", "mine.py", "--set", "method=fjrod"], "fedrolex (did you mean fjord?)"),
         (["run", "mine.py", "--set", "lrr=1"], "--set lrr=1: is not a setting (did you mean lr?)"),
@@ -245,121 +187,3 @@ def test_show_prints_every_setting_as_it_would_be_run(folder, monkeypatch, capsy
     for key in find_recipe("mine.py")().config():
         assert key in out
     assert "1/2" in out
-
-
-def test_settings_take_the_type_of_their_field(folder):
-    texts = [
-        "num_rounds=7",
-        "lr=1e-2",
-        "availability=1/3",
-        "nova=true",
-        "milestones=0.25,1/2",
-        "freeze=0,2.bias",
-    ]
-    made = apply_settings(
-        find_recipe("mine.py")(), [*texts, "max_local_steps=4", "widths=1/3,1", "server_lr=none"]
-    )
-    assert (made.num_rounds, made.lr, made.availability, made.nova) == (
-        7,
-        0.01,
-        Fraction(1, 3),
-        True,
-    )
-    assert made.milestones == (Fraction(1, 4), Fraction(1, 2))
-    assert (made.freeze, made.max_local_steps, made.server_lr) == (("0", "2.bias"), 4, None)
-    assert made.widths == fjord.WidthSpace.of(["1/3", "1"])
-
-
-def test_the_step_size_falls_tenfold_at_half_and_three_quarters(folder):
-    run = fjord.run_experiment(
-        replace(find_recipe("mine.py")(), num_rounds=8, lr=1.0, eval_every=8), folder / "run"
-    )
-    assert [row["lr"] for row in run.metrics()] == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
-
-
-def test_a_model_that_blows_up_is_kept_out_and_named(folder):
-    run = fjord.run_experiment(replace(find_recipe("mine.py")(), lr=1e30), folder / "run")
-    rows = run.metrics()
-    assert all(row["loss"] is None and row["examples"] == 0 for row in rows)
-    assert all(len(row["dropped"]) == 3 and "finite" in str(row["dropped"]) for row in rows)
-
-
-def test_metrics_reach_tensorboard(folder):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run = fjord.run_experiment(
-        replace(find_recipe("mine.py")(), log=("tensorboard",)), folder / "run"
-    )
-    events = accumulator.EventAccumulator(str(run.path / "tensorboard"))
-    events.Reload()
-    found = {event.step: event.value for event in events.Scalars("accuracy/width 2/5")}
-    rows = {
-        row["round"]: row["scores"]["2/5"]["accuracy"] for row in run.metrics() if row["scores"]
-    }
-    assert found == pytest.approx(rows)
-    assert len(events.Scalars("train/loss")) == 3
-
-
-def test_metrics_reach_weights_and_biases_offline(folder, monkeypatch):
-    pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    run = fjord.run_experiment(replace(find_recipe("mine.py")(), log=("wandb",)), folder / "run")
-    files = list((run.path / "wandb").glob("offline-run-*/run-*.wandb"))
-    assert len(files) == 1
-    end = (
-        time.monotonic() + 30
-    )  # a process of its own writes the file, and may be slower than finish()
-    while b"accuracy/width 2/5" not in files[0].read_bytes():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
-def test_missing_dashboards_are_named(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(ValueError, match=r"log=wandb needs the package wandb"):
-        fjord.run_experiment(replace(find_recipe("mine.py")(), log=("wandb",)), folder / "run")
-
-
-def test_a_custom_method_and_devices_of_the_round_take_effect(folder):
-    def devices(num_clients, seed):
-        usual = uniform_tiers(5, num_clients, seed=seed)
-        return VaryingDevices(
-            usual, lambda client, round_index, ceiling: "1/5" if round_index == 1 else "1"
-        )
-
-    sole = replace(
-        find_method("fjord"),
-        name="sole",
-        sample=lambda grant: fjord.WidthSpace.of([grant.ceiling]),
-    )
-    run = fjord.run_experiment(
-        replace(find_recipe("mine.py")(), devices=devices, method=sole), folder / "run"
-    )
-    assert [list(row["tiers"]) for row in run.metrics()] == [["1"], ["1/5"], ["1"]]
-    assert [row["shells"]["1"] for row in run.metrics()] == [3, 0, 3]
-    assert run.config["method"] == "sole"
-
-
-@pytest.mark.parametrize("name", ["load", "tiers"])
-def test_a_file_that_is_not_there_is_said_before_data_is_made(name):
-    made = fjord.Experiment(
-        name="x", model=nn.Identity, data=lambda seed: pytest.fail("made"), **{name: "none.csv"}
-    )
-    with pytest.raises(ValueError, match=f"{name}=none.csv names a file that does not exist"):
-        next(made.federations())
-
-
-def test_data_is_made_with_one_thread_and_the_others_come_back():
-    seen = []
-
-    def data(seed):
-        seen.append(torch.get_num_threads())
-        return writers(seed, 5, examples=4, held_out=2)
-
-    torch.set_num_threads(2)
-    try:
-        replace(demo(), data=data).federation(0)
-        seen.append(torch.get_num_threads())
-    finally:
-        torch.set_num_threads(1)
-    assert seen == [1, 2]

@@ -92,7 +92,7 @@ def test_single_models_are_trained_in_turn_and_the_full_one_scored_with_random_u
 
 
 def test_random_units_are_those_that_are_drawn():
-    """A network that adds its units up: with half of them, each draw's loss is that of some half."""
+    """Draws depend on the seed, and give a finite loss."""
     model = TOY.build_model(data(0), Width(1)).eval()
     test = data(0).test
     found = score_random_units(model, test, WidthSpace.of(["1/2"]), 3, seed=0)

@@ -1,4 +1,4 @@
-"""The paper's tasks from the command line: on small folders everywhere, on real data where FJORD_DATA has it."""
+"""The paper's tasks from the command line: on small folders, and on real data in FJORD_DATA."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted or starved of disk: nothing is lost, and the weights are those of a calm run."""
+"""Runs that are killed, interrupted or starved of disk end with the weights of a calm run."""
 
 import gzip
 import json
@@ -48,8 +48,8 @@ def net():
 
 def recipe():
     return fjord.Experiment(
-        name="tiny", model=net, data=data, method="fjord-kd", widths=fjord.uniform_widths(2), tiers="uniform-2",
-        num_rounds=8, cohort_size=4, batch_size=4, eval_every=3, checkpoint_seconds=0.0,
+        name="tiny", model=net, data=data, method="fjord-kd", widths=fjord.uniform_widths(2),
+        tiers="uniform-2", num_rounds=8, cohort_size=4, batch_size=4, eval_every=3, checkpoint_seconds=0.0,
         scaffold=True, server="fedadam",
     )
 """
@@ -144,7 +144,7 @@ def run_to_the_end(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def calm(folder):
-    """The weights and metrics of a run that nothing disturbed: one worker, and Python from nothing with its threads."""
+    """A run that nothing disturbed: one worker, and a new Python with its threads."""
     words = [
         sys.executable,
         "-m",
@@ -300,7 +300,8 @@ def test_a_full_disk_is_one_clear_error(folder):
 
 def test_a_disk_that_fills_up_at_a_checkpoint_keeps_the_last_one(folder, calm):
     limit = (
-        "import resource, sys; from fjord.cli import main; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
+        "import resource, sys; from fjord.cli import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
         "sys.argv = ['fjord', 'run', 'tiny.py', '--output', 'filled', '--no-page']; main()"
     )
     done = Python("-c", limit, cwd=folder).finish()
