@@ -49,8 +49,8 @@ def net():
 def recipe():
     return fjord.Experiment(
         name="tiny", model=net, data=data, method="fjord-kd", widths=fjord.uniform_widths(2),
-        tiers="uniform-2", num_rounds=8, cohort_size=4, batch_size=4, eval_every=3, checkpoint_seconds=0.0,
-        scaffold=True, server="fedadam",
+        tiers="uniform-2", num_rounds=8, cohort_size=4, batch_size=4, eval_every=3,
+        checkpoint_seconds=0.0, scaffold=True, server="fedadam",
     )
 """
 
