@@ -9,7 +9,7 @@ from own_recipe import write_own_recipe
 from torch import nn
 
 import fjord
-from fjord.data.writers import synthetic_writers
+from fjord.data.writers import writers
 from fjord.experiments.recipes.demo import demo
 from fjord.experiments.recipes.find import apply_settings, find_recipe
 
@@ -33,7 +33,7 @@ def test_data_is_made_with_one_thread_and_the_others_come_back():
 
     def data(seed):
         seen.append(torch.get_num_threads())
-        return synthetic_writers(seed, 5, examples=4, held_out=2)
+        return writers(seed, 5, examples=4, held_out=2)
 
     torch.set_num_threads(2)
     try:

@@ -23,8 +23,6 @@ from fjord.federated.methods import Method
 Settings = TypeVar("Settings", bound=Any)
 """A dataclass of settings: a federated or a centralised experiment."""
 MakeData = Callable[[int], FederatedData]
-WRITTEN_NAMES = {"synthetic_writers": "writers"}
-"""Functions that got another name, and the one in the configuration of older runs."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +115,7 @@ def _plain_value(value: Any) -> Any:
         return _plain_partial(value)
     if isinstance(value, Fraction | WidthSpace | PurePath) or is_dataclass(value):
         return str(value)
-    name = getattr(value, "__qualname__", type(value).__qualname__)  # never an address in memory
-    return WRITTEN_NAMES.get(name, name)
+    return getattr(value, "__qualname__", type(value).__qualname__)  # never an address in memory
 
 
 def _plain_partial(made: partial[Any]) -> dict[str, Any]:
