@@ -1,4 +1,4 @@
-"""The page of run folders: its numbers against numbers made by hand, and how it looks in a real browser."""
+"""The page of run folders: its numbers against numbers made by hand, and its look in a browser."""
 
 import re
 import shutil
@@ -37,8 +37,8 @@ CONFIG = {
 }
 SCORES = {"1/2": 0.5, "1": 0.75}
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
 ).split()
 
 
@@ -436,7 +436,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """One group; and several with long names, starving shells, drops, stranded clients and an unfinished run."""
+    """One group; and several with long names, starving shells, drops and an unfinished run."""
     path = tmp_path_factory.mktemp("pages")
     served = clients() | {"20": {"ceiling": "1/4", "width": None}}
     hungry = [
@@ -466,17 +466,21 @@ def pages(tmp_path_factory):
 
 SMALLEST_TEXT = """() => Math.min(...[...document.querySelectorAll('figure > svg')].flatMap(svg =>
   [...svg.querySelectorAll('text')].map(t =>
-    parseFloat(getComputedStyle(t).fontSize) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width)))"""
+    parseFloat(getComputedStyle(t).fontSize)
+      * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width)))"""
 CLIPPED = """() => [...document.querySelectorAll('figure > svg text')].filter(t => {
   const box = t.getBoundingClientRect(), all = t.closest('svg').getBoundingClientRect();
-  return box.left < all.left - 1 || box.right > all.right + 1 || box.top < all.top - 1 || box.bottom > all.bottom + 1;
+  return box.left < all.left - 1 || box.right > all.right + 1
+    || box.top < all.top - 1 || box.bottom > all.bottom + 1;
 }).map(t => t.textContent)"""
 OVERLAPPING = """() => [...document.querySelectorAll('figure > svg')].flatMap(svg =>
   ['matplotlib.axis_1', 'matplotlib.axis_2'].flatMap(axis => {
     const texts = [...svg.querySelectorAll(`g[id*="${axis}"] text`)]
       .map(t => [t.textContent, t.getBoundingClientRect()]);
-    const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3;
-    return texts.flatMap(([t, a], i) => texts.slice(i + 1).filter(([_, b]) => meet(a, b)).map(([u, _]) => [t, u]));
+    const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1
+      && a.top < b.bottom - 3 && b.top < a.bottom - 3;
+    return texts.flatMap(([t, a], i) =>
+      texts.slice(i + 1).filter(([_, b]) => meet(a, b)).map(([u, _]) => [t, u]));
   }))"""
 
 
