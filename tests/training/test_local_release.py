@@ -21,12 +21,12 @@ def test_a_trainer_keeps_no_batch_of_a_client_and_after_a_shortage_no_network():
     )
     trainer = federation.trainer()
     trainer(federation.assign_at(Fraction(1)))
-    (bench,) = trainer._benches.values()
+    (prepared,) = trainer._prepared.values()
     seen += [
-        weakref.ref(bench.model.shared_submodel(width).net) for width in federation.space.widths
+        weakref.ref(prepared.model.shared_submodel(width).net) for width in federation.space.widths
     ]
-    del bench
-    trainer._benches.clear()  # as it does before it tries a smaller width
+    del prepared
+    trainer._prepared.clear()  # as it does before it tries a smaller width
     gc.collect()
     assert len(seen) > 2
     assert all(kept() is None for kept in seen)

@@ -29,11 +29,21 @@ def shape(ceiling: str, kd: bool, macs=lambda w: int(1000 * w * w)) -> WorkloadS
     """A client's shapes with costs that can be reckoned."""
     space = uniform_widths(5).up_to(ceiling)
     costs = {w: Footprint(w, macs(w), 0, 0, 0, int(10_000 * w)) for w in space.widths}
-    passes = {
-        w: [space.largest, *([w] if w != space.largest else [])] if kd else [w]
-        for w in space.widths
-    }
-    return WorkloadShape(Assignment(0, 0, 0.1, {}, space, {}), passes, costs, 4, False)
+    passes = {}
+    for width in space.widths:
+        passes[width] = (width,)
+        if kd and width != space.largest:
+            passes[width] = (space.largest, width)
+    assignment = Assignment(
+        client_id=0,
+        round_index=0,
+        ceiling=space.largest,
+        lr=0.1,
+        units={},
+        space=space,
+        tensors={},
+    )
+    return WorkloadShape(assignment, passes, costs, batch_size=4, momentum=False)
 
 
 @pytest.mark.parametrize("kd", [False, True])
@@ -87,12 +97,12 @@ def test_the_loss_is_asked_which_submodels_it_runs():
     half, whole = uniform_widths(2).widths
     batch = federation.data.examples(0)
     assert workload_shape(federation, whole, ordered_dropout(), batch, {}).passes == {
-        half: [half],
-        whole: [whole],
+        half: (half,),
+        whole: (whole,),
     }
     assert workload_shape(federation, whole, self_distillation(), batch, {}).passes == {
-        half: [whole, half],
-        whole: [whole],
+        half: (whole, half),
+        whole: (whole,),
     }
 
 
