@@ -6,6 +6,7 @@ from pathlib import Path
 
 import commands
 import pytest
+import torch
 
 import fjord
 from fjord.core.width import parse_width
@@ -147,6 +148,14 @@ def test_the_python_of_the_page_on_data_runs():
 
 def test_the_python_of_the_page_on_federated_training_runs():
     names = run_page("federated.md")
-    grant = ClientContext(*map(parse_width, ("3/5", "1", "1/5")), fjord.uniform_widths(5), 0, None)
-    assert names["mine"].sample(grant) == fjord.WidthSpace.of({"1/5": 1, "3/5": 3})
+    context = ClientContext(
+        client_id=0,
+        ceiling=parse_width("3/5"),
+        target=parse_width("1"),
+        lowest=parse_width("1/5"),
+        space=fjord.uniform_widths(5),
+        round_index=0,
+        generator=torch.Generator(),
+    )
+    assert names["mine"].sample(context) == fjord.WidthSpace.of({"1/5": 1, "3/5": 3})
     assert [str(names["devices"](10, 0).ceiling(3, t)) for t in (21, 23)] == ["1/5", "1/5"]

@@ -35,7 +35,7 @@ from fjord.federated.rounds import Federation, MakeAggregator, RoundSchedule
 from fjord.federated.server_optimizers import FedAdam, FedAvgM, ServerOptimizer
 from fjord.training.local import LocalTraining
 
-SERVERS: dict[str, type[FedAvgM] | type[FedAdam] | None] = {
+SERVERS: dict[str, Callable[..., ServerOptimizer] | None] = {
     "mean": None,
     "fedavgm": FedAvgM,
     "fedadam": FedAdam,
