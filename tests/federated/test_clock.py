@@ -116,7 +116,10 @@ def test_a_round_lasts_as_long_as_its_slowest_client_counted_by_hand_and_is_fore
         durations = []
         for task in assignments(federation, 0):
             ceiling, update = federation.devices.ceiling(task.client_id, 0), trainer(task)
-            assert federation.timer.cost_model(task) == (sum(update.widest_steps.values()), update.macs)
+            assert federation.timer.cost_model(task) == (
+                sum(update.widest_steps.values()),
+                update.macs,
+            )
             down, up, speed, latency = (
                 (4e3, 2e3, 3e4, 0.05) if ceiling >= Width(3, 5) else (1e3, 500, 1e4, 0.1)
             )
@@ -152,7 +155,9 @@ def test_steps_of_one_second_on_a_free_network_count_steps(tmp_path):
     federation = next(made.federations())
     batches = [1, 2, 2, 2, 3, 4, 1, 6, 2, 3]  # of SIZES; a last example joins the batch before it
     for row in fjord.run_experiment(made, tmp_path / "run").metrics():
-        cohort = [(client, 2 * grant.ceiling) for client, grant in cohort_of(federation, row["round"])]
+        cohort = [
+            (client, 2 * grant.ceiling) for client, grant in cohort_of(federation, row["round"])
+        ]
         assert row["simulated_seconds"] == pytest.approx(
             max(batches[client] * tier for client, tier in cohort)
         )

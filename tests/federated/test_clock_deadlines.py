@@ -26,7 +26,9 @@ class Watching(InProcessEngine):
             self.trained.setdefault(task.round_index, []).append(task.client_id)
             yield (
                 task,
-                Rejected("left out") if task.client_id in self.left_out.get(task.round_index, ()) else reply,
+                Rejected("left out")
+                if task.client_id in self.left_out.get(task.round_index, ())
+                else reply,
             )
 
 
@@ -45,7 +47,8 @@ def halfway(**changed):
     federation = next(experiment(**changed).federations())
     ceiling = federation.devices.ceiling
     return median(
-        federation.timer.predicted_seconds(task, ceiling(task.client_id, 0)) for task in assignments(federation, 0)
+        federation.timer.predicted_seconds(task, ceiling(task.client_id, 0))
+        for task in assignments(federation, 0)
     )
 
 
@@ -59,8 +62,12 @@ def test_a_deadline_leaves_out_exactly_the_late_and_they_are_not_trained(tmp_pat
     late = {}
     for row in hurried.metrics():
         expected = {}
-        for task in assignments(federation, row["round"]):  # their time does not depend on the weights
-            seconds = federation.timer.predicted_seconds(task, federation.devices.ceiling(task.client_id, 0))
+        for task in assignments(
+            federation, row["round"]
+        ):  # their time does not depend on the weights
+            seconds = federation.timer.predicted_seconds(
+                task, federation.devices.ceiling(task.client_id, 0)
+            )
             if seconds > deadline:
                 expected[str(task.client_id)] = f"later than the deadline: {seconds:.3g} s"
         assert row["dropped"] == expected

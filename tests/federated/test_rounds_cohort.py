@@ -41,7 +41,9 @@ def test_a_cohort_has_its_size_and_no_client_twice(
     chosen = [client for client, _ in cohort_of(federation, t)]
     assert len(chosen) == min(size, cohort) == len(set(chosen))
     assert all(0 <= client < size for client in chosen)
-    assert chosen == [client for client, _ in cohort_of(population(size, cohort=cohort, seed=seed), t)]
+    assert chosen == [
+        client for client, _ in cohort_of(population(size, cohort=cohort, seed=seed), t)
+    ]
 
 
 def test_cohorts_differ_between_rounds_and_seeds_and_reach_everyone() -> None:
@@ -62,7 +64,8 @@ def test_only_available_clients_are_chosen_about_the_right_share_of_them() -> No
         assert 500 < len(chosen) < 700  # 600 expected, deviation 20.5
     assert 120 < len(rounds[0] & rounds[1]) < 240  # 180 expected: independent from round to round
     few_chosen = {
-        c for c, _ in cohort_of(population(2000, cohort=20, seed=4, availability=Fraction(3, 10)), 0)
+        c
+        for c, _ in cohort_of(population(2000, cohort=20, seed=4, availability=Fraction(3, 10)), 0)
     }
     assert len(few_chosen) == 20
     assert few_chosen <= rounds[0]

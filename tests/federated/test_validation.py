@@ -315,7 +315,11 @@ def test_a_fine_update_is_accepted(client: int) -> None:
     assert find_fault(task, good(task, 1e6)) is None
     widths = task.space.widths
     several = replace(
-        good(task), steps=dict.fromkeys(widths, 3), widest_steps={widths[0]: 1}, num_examples=2**39, macs=0
+        good(task),
+        steps=dict.fromkeys(widths, 3),
+        widest_steps={widths[0]: 1},
+        num_examples=2**39,
+        macs=0,
     )
     assert find_fault(task, several) is None
 
@@ -387,11 +391,7 @@ def test_a_round_of_bad_updates_only_leaves_everything_bit_identical(more: dict)
     assert next(rounds).dropped == {}
     before = fed.snapshot(made.model)
     memory = {k: t.clone() for k, t in made.server.memory.items()}
-    control = (
-        {k: t.clone() for k, t in made.scaffold.control.items()}
-        if made.scaffold
-        else {}
-    )
+    control = {k: t.clone() for k, t in made.scaffold.control.items()} if made.scaffold else {}
     names = [
         "the value nan",
         "a slice that would broadcast",

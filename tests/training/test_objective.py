@@ -1,6 +1,7 @@
 """Both losses of section 3.2, against the equations taken literally."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fjord.core.errors import UserError
 from fjord.data.federated import IGNORED_TARGET
+from fjord.federated.methods import find_method
 from fjord.training.objective import cross_entropy, ordered_dropout, self_distillation
 
 NARROW, WIDE = Fraction(2, 5), Fraction(1)
@@ -97,3 +100,21 @@ def test_bad_settings_are_refused(bad):
     name = next(iter(bad))
     with pytest.raises(ValueError, match=name):
         self_distillation(**bad)
+
+
+@pytest.mark.parametrize("objective", [ordered_dropout(), self_distillation(0.5)])
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_an_objective_names_the_widths_that_its_steps_run(objective, width):
+    ran = []
+
+    def logits_at(asked):
+        ran.append(asked)
+        return torch.randn(3, 4)
+
+    objective(logits_at, torch.tensor([0, 1, 2]), width, WIDE)
+    assert tuple(ran) == objective.widths(width, WIDE)
+
+
+def test_a_method_refuses_a_loss_that_does_not_say_which_widths_it_runs():
+    with pytest.raises(UserError, match="must say which widths a step runs"):
+        replace(find_method("fjord"), objective=lambda *step: torch.zeros(()))
