@@ -1,4 +1,4 @@
-"""The command line, as a user types it."""
+"""`fjord inspect`, `footprint` and `cut` as a user types them, and mistakes in one line each."""
 
 import subprocess
 import sys
