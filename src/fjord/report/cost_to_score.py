@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from itertools import accumulate
 from typing import Any
 
 from fjord.core.errors import UserError
@@ -29,9 +28,15 @@ def spending_by_round(run: ReportRun, kind: str) -> list[float]:
 
     Of kind "time" these are simulated seconds, of kind "bytes" the bytes to clients and back.
     """
-    if kind == "time":
-        return list(accumulate(row.get("simulated_seconds", math.nan) for row in run.rows))
-    return list(accumulate(_sent(row, "bytes_down", "bytes_up") for row in run.rows))
+    by_round: list[float] = []
+    total = 0.0 if kind == "time" else 0
+    for row in run.rows:
+        if kind == "time":
+            total += row.get("simulated_seconds", math.nan)
+        else:
+            total += _sent(row, "bytes_down", "bytes_up")
+        by_round.append(total)
+    return by_round
 
 
 def _sent(row: Mapping[str, Any], *fields: str) -> int:
@@ -78,12 +83,12 @@ def score_by_cost(group: RunGroup, metric: str, width: Width, kind: str) -> dict
     if not parts:
         return curve
     for key in parts[0]:
-        if not all(key in part for part in parts):
-            continue
-        cost = seed_stat(part[key][0] for part in parts)
-        score = seed_stat(part[key][1] for part in parts)
-        if cost and score:
-            curve[cost.mean] = score
+        if all(key in part for part in parts):
+            tests = [part[key] for part in parts]
+            cost = seed_stat(cost for cost, _ in tests)
+            score = seed_stat(score for _, score in tests)
+            if cost and score:
+                curve[cost.mean] = score
     return curve
 
 
@@ -101,15 +106,24 @@ def _tests(
 
 def usual_levels(runs: Iterable[ReportRun], metric: str) -> list[Fraction]:
     """Return the three hardest round numbers that any run reached at any width."""
-    scores: list[float] = []
+    best: float | None = None
     for run in runs:
         for row in run.rows:
-            scores += [score[metric] for score in row["scores"].values()]
-    reached = []
-    for level in _ladder(metric):
-        if any(_reaches(score, level, metric) for score in scores):
-            reached.append(level)
+            for score in row["scores"].values():
+                best = _better(best, score[metric], metric)
+    if best is None:
+        return []
+    reached = [level for level in _ladder(metric) if _reaches(best, level, metric)]
     return reached[-3:]
+
+
+def _better(best: float | None, score: float, metric: str) -> float | None:
+    """Return the better of two scores; NaN is none."""
+    if math.isnan(score):
+        return best
+    if best is None:
+        return score
+    return max(best, score) if metric == "accuracy" else min(best, score)
 
 
 def common_level(run: ReportRun, metric: str) -> Fraction | None:
