@@ -15,9 +15,9 @@ os.environ["OMP_NUM_THREADS"] = (
 LONG = (
     "test_loopback_runs.py",
     "test_docs.py",
-    "test_tasks.py",
-    "test_zoo.py",
-    "test_reliability.py",
+    "test_recipes.py",
+    "test_elasticize_zoo.py",
+    "test_runner_reliability.py",
     "test_engine.py",
     "test_fleet.py",
     "test_profile.py",
@@ -26,7 +26,6 @@ LONG = (
     "test_cifar10.py",
     "test_femnist.py",
     "test_engine_replies.py",
-    "test_profile_command.py",
 )
 LASTING: set[str] = set()
 """Modules that are not of one test."""
@@ -39,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_module_of_another_test(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Forget the files that a test imported from its folder: another test's file of the same name would be that one."""
+    """Forget the files that a test imported from its folder: another test's may have their name."""
     path = list(sys.path)
     yield
     sys.path[:] = path
@@ -53,7 +52,7 @@ def no_module_of_another_test(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="session")
 def decoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which real data is decoded once, by whichever process of the tests comes first."""
+    """The folder in which real data is decoded once, by the first process that needs it."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     return Path(os.environ.get("FJORD_CACHE") or shared / "decoded")

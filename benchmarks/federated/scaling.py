@@ -29,7 +29,9 @@ def speed_up(experiment: Experiment, warm_up: int, rounds: int) -> list[float]:
         sides = []
         for workers in (1, 2):
             federation, trainer = touched(experiment)
-            engine = stack.enter_context(InProcessEngine(federation, workers=workers, trainer=trainer))
+            engine = stack.enter_context(
+                InProcessEngine(federation, workers=workers, trainer=trainer)
+            )
             sides.append(federation.rounds(engine))
         for _ in range(warm_up + rounds):
             for side, taken_ in zip(sides, seconds, strict=True):

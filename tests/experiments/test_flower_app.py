@@ -1,4 +1,4 @@
-"""The app that is sent to Flower: what it names, what goes with it, and what is said where Flower is missing."""
+"""The app that is sent to Flower: what goes with it, and what is said where Flower is missing."""
 
 import shutil
 import sys
@@ -40,7 +40,10 @@ def test_where_flower_is_missing_the_message_says_what_to_install(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         main()
-    wanted = f"fjord: {what} needs Flower; install it with: pip install 'fjord-fl[flower]', or in a clone: "
+    wanted = (
+        f"fjord: {what} needs Flower; install it with: pip install 'fjord-fl[flower]', "
+        "or in a clone: "
+    )
     assert capsys.readouterr().err.startswith(wanted)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""A task made smaller is the one of its ceiling, and a reply that claims to be smaller is checked."""
+"""A smaller assignment is that of its ceiling; a reply that claims to be smaller is checked."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from fjord.training.assignment import Assignment, ClientUpdate, Reduction, Rejec
 
 
 def task_of(setting: Setting, ceiling: Width, t: int) -> tuple[Federation, Assignment]:
-    """The task of client 0 in some round, had it this ceiling; others keep the variates of SCAFFOLD busy."""
+    """The assignment of client 0 in some round, had it this ceiling; others keep SCAFFOLD busy."""
     devices = VaryingDevices(
         ListedDevices([Width(1), Width(3, 5)]),
         lambda client, r, usual: usual if client or r < t else ceiling,

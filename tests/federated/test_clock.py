@@ -25,7 +25,7 @@ from fjord.training.assignment import total_bytes
 from fjord.training.local import ClientTrainer
 from fjord.training.objective import Objective
 
-# ------------------------------------------------------------------------------------------- one client by hand
+# ------------------------------------------------------------------------------- one client by hand
 
 
 def test_a_client_takes_its_download_its_training_and_its_upload():
@@ -89,11 +89,11 @@ def test_a_device_has_the_pace_of_the_highest_tier_not_above_it():
         clock.find_speed(Width(1, 10))
 
 
-# ------------------------------------------------------------------------------------------------- forecasts
+# ---------------------------------------------------------------------------------------- forecasts
 
 
 def three_widths(logits_at, target, width, widest):
-    """A loss of one's own that runs the narrowest submodel twice, and the sampled and the widest one."""
+    """A loss that runs the narrowest submodel twice, and the sampled and the widest one."""
     scores = [logits_at(w) for w in (Width(1, 2), Width(1, 2), width, widest)]
     return sum(nn.functional.cross_entropy(s, target) for s in scores)
 

@@ -1,4 +1,4 @@
-"""Deadlines on the simulated clock: they leave out exactly whom they should, and change nothing else."""
+"""Deadlines on the simulated clock leave out exactly the late, and change nothing else."""
 
 from statistics import median
 

@@ -70,7 +70,7 @@ def test_fednova_is_fedavg_when_all_clients_take_as_many_steps() -> None:
 
 @pytest.mark.parametrize(("lr", "prox"), [(0.1, 0.0), (0.1, 2.0), (1.0, 1.5)])
 def test_fednova_takes_a_client_alone_as_it_is(lr: float, prox: float) -> None:
-    """tau_eff is its own |a|, which cancels, whatever |a| is (it falls below 1 where lr * mu is above 1)."""
+    """tau_eff is its own |a|, which cancels (and falls below 1 where lr * mu is above 1)."""
     setting = replace(FULL, ceilings=("1",), sizes=(8,), rounds=1, lr=lr, prox=prox)
     fed.assert_close(
         fed.train(replace(setting, nova=True).make())[0], fed.train(setting.make())[0], 1e-6

@@ -129,7 +129,7 @@ def test_a_selection_in_another_order_of_families_means_the_same() -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("kind", ["batchnorm", "lstm"])
 def test_every_method_trains_what_its_clients_hold_and_nothing_else(method: str, kind: str) -> None:
-    """The merged model is the mean over the holders of what the clients sent, for each of two rounds."""
+    """The merged model is the mean over the holders of what clients sent, in each of two rounds."""
     setting = Setting(kind, method, ceilings=("1/5", "3/5", "1"), sizes=(4, 6, 8), rounds=2)
     federation, net = setting.make(), setting.net()
     engine = fed.Serial(federation)

@@ -124,7 +124,7 @@ def test_a_client_alone_is_not_corrected_by_scaffold_however_its_units_change(me
 
 
 def test_clients_that_are_alike_are_not_corrected_where_others_hold_nothing() -> None:
-    """The variate of a weight is the mean over those that hold it: alike, they have nothing to correct."""
+    """A weight's variate is the mean over those that hold it: alike, they need no correction."""
     setting = Setting(
         "dense", "heterofl", ceilings=("1/5", "1", "1"), sizes=(4, 4, 4), scaffold=True, rounds=4
     )

@@ -86,7 +86,8 @@ def calm():
 
 
 def recipe():
-    return replace(calm(), method=replace(PLAIN, objective=Objective(scarce, PLAIN.objective.widths)))
+    objective = Objective(scarce, PLAIN.objective.widths)
+    return replace(calm(), method=replace(PLAIN, objective=objective))
 
 
 def wide():

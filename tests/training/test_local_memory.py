@@ -1,4 +1,4 @@
-"""Clients that run out of memory: they train what a lower ceiling gives, bit for bit, or are dropped by name."""
+"""Clients that run out of memory train what a lower ceiling gives, or are dropped by name."""
 
 import re
 from dataclasses import asdict, replace
@@ -20,7 +20,10 @@ from fjord.federated.server_optimizers import FedAdam
 from fjord.training.assignment import Assignment, ClientUpdate
 from fjord.training.local import ClientTrainer
 
-SHORTAGE = "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried ..."
+SHORTAGE = (
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. "
+    "DefaultCPUAllocator: can't allocate memory: you tried ..."
+)
 CEILINGS = ("1", "1", "1", "3/5", "1/5", "1")
 SIZES = (8, 9, 7, 8, 6, 11)
 Rooms = dict[tuple[int, int], str]
@@ -163,7 +166,7 @@ def test_workers_do_not_matter() -> None:
     assert [(facts(r), r.reduced) for r in records] == [(facts(r), r.reduced) for r in expected]
 
 
-# ------------------------------------------------------------------------------------- what does not fit at all
+# ------------------------------------------------------------------------- what does not fit at all
 
 
 ALL_OR_NOTHING = {

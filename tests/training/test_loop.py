@@ -1,4 +1,4 @@
-"""Centralised training: it learns at every width, it repeats itself, and its controls are what they say."""
+"""Centralised training learns at every width, repeats itself, and has the paper's controls."""
 
 from fractions import Fraction
 from functools import partial

@@ -21,7 +21,7 @@ NARROW, WIDE = Fraction(2, 5), Fraction(1)
 def literal(
     student: Tensor, teacher: Tensor, target: Tensor, alpha: float, temperature: float
 ) -> float:
-    """(1 - a) CE(student) + a T^2 KL(teacher || student at T) + CE(teacher), one example at a time."""
+    """(1 - a) CE(student) + a T^2 KL(teacher || student at T) + CE(teacher), by example."""
     total, count = 0.0, 0
     for s, t, y in zip(student.tolist(), teacher.tolist(), target.tolist(), strict=True):
         if y == IGNORED_TARGET:

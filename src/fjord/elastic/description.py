@@ -175,7 +175,8 @@ def restore_blueprint(
     if info.route == "factory":
         if options.factory is None:
             raise UserError(
-                f"{source}: submodels of {info.model} are built by a factory: give it to load_model()"
+                f"{source}: submodels of {info.model} are built by a factory: "
+                "give it to load_model()"
             )
         return Blueprint(template, "factory", factory=options.factory)
     if info.route == "graph":

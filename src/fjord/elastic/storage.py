@@ -54,7 +54,8 @@ def read_submodel(path: str | Path, width: Widths) -> dict[str, Tensor]:
     info = read_model_info(path)
     if info.width is not None:
         raise UserError(
-            f"{path}: holds the submodel of width {info.width} alone; read it whole with load_model()"
+            f"{path}: holds the submodel of width {info.width} alone; "
+            "read it whole with load_model()"
         )
     plan = info.plan
     widths = plan.family_widths(width)
