@@ -1,4 +1,4 @@
-"""Training on one place: against `fit`, after a kill, and with units left out at random."""
+"""Centralised training: against `fit`, after a kill, and with random units left out."""
 
 import math
 from dataclasses import replace

@@ -50,7 +50,7 @@ def run_recipe(
     output: Annotated[
         Path | None, typer.Option(help="The run's folder (default: runs/RECIPE/SEED).")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Resume the run in this folder.")] = None,
     page: Annotated[bool, typer.Option(help="Draw the HTML page at the end.")] = True,
     engine: Annotated[
         str, typer.Option(help="Where clients train: in-process, flower-sim (Ray) or flower.")
