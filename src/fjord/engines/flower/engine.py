@@ -165,17 +165,21 @@ class FlowerEngine:
         if needed == 1:
             yield from _take_all(replies)
             return
-        allocator = self.federation.allocator
-        outcomes = []
+        outcomes: list[tuple[Assignment, Reply]] = []
+        good = 0
+        answered: set[int] = set()
         for assignment, reply in _take_all(replies):
-            outcomes.append((assignment, validate_reply(assignment, reply, allocator)))
-        good = sum(isinstance(outcome, AcceptedUpdate) for _, outcome in outcomes)
-        too_few = Rejected(f"left out: {good} of the {needed} replies that a round needs were good")
-        for assignment, outcome in _take_all(outcomes):
-            if good < needed and isinstance(outcome, AcceptedUpdate):
-                yield assignment, too_few
+            outcome = validate_reply(assignment, reply, self.federation.allocator)
+            outcomes.append((assignment, outcome))
+            good += isinstance(outcome, AcceptedUpdate)
+            if not isinstance(reply, Rejected):
+                answered.add(assignment.client_id)
+        reason = f"left out: {good} of the {needed} replies that a round needs were good"
+        for assignment, checked in _take_all(outcomes):
+            if good < needed and assignment.client_id in answered:
+                yield assignment, Rejected(reason)
             else:
-                yield assignment, outcome
+                yield assignment, checked
 
 
 @dataclass(frozen=True)
