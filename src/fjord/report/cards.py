@@ -44,7 +44,9 @@ class CardScope:
     @property
     def mean_name(self) -> str:
         """How scores of clients are averaged."""
-        return "Mean" if self.metric == "accuracy" else "Geometric mean"
+        if self.metric == "accuracy":
+            return "Mean"
+        return "Geometric mean"
 
     def score_axes(self, x: str, *, whole: bool = True) -> AxesLabels:
         """Return axes of which y is the score."""
@@ -55,9 +57,10 @@ class CardScope:
 
     def spread_note(self, mark: str) -> str:
         """Say what bars or bands mean, if there are any."""
-        if all(len(group.runs) == 1 for group in self.groups):
-            return ""
-        return f"; mean over seeds, {mark}: ± one standard deviation"
+        for group in self.groups:
+            if len(group.runs) > 1:
+                return f"; mean over seeds, {mark}: ± one standard deviation"
+        return ""
 
     def group_series(self, values: RunValues, *, name_unserved: bool = False) -> list[PlotSeries]:
         """Return one series for each group, which may be empty.
@@ -65,50 +68,73 @@ class CardScope:
         `name_unserved` adds to a label how many clients are not in the numbers: a mean over the
         others flatters a method.
         """
+        styles = group_styles(len(self.groups))
         series = []
-        for group, style in zip(self.groups, group_styles(len(self.groups)), strict=True):
+        for group, style in zip(self.groups, styles, strict=True):
             label = group.name
             if name_unserved:
                 label += unserved_note(group)
-            series.append(PlotSeries(label, style, numbers.over_runs(group, values)))
+            points = numbers.over_runs(group, values)
+            series.append(PlotSeries(label, style, points))
         return series
 
 
 def labelled_series(
-    points: dict[str, dict[Any, SeedStat]], styles: Sequence[CurveStyle]
+    points: dict[str, dict[Any, SeedStat]],
+    styles: Sequence[CurveStyle],
 ) -> tuple[PlotSeries, ...]:
     """Return the series that have points, by their labels."""
     series = []
-    for (label, own), style in zip(points.items(), styles, strict=True):
-        series.append(PlotSeries(label, style, own))
+    for label, style in zip(points, styles, strict=True):
+        series.append(PlotSeries(label, style, points[label]))
     return non_empty(series)
 
 
 def non_empty(series: Sequence[PlotSeries]) -> tuple[PlotSeries, ...]:
     """Return the series that have something to show; none if not one has points."""
-    if not any(one.points for one in series):
+    has_points = False
+    shown = []
+    for one in series:
+        if one.points:
+            has_points = True
+            shown.append(one)
+        elif one.absent:
+            shown.append(one)
+    if not has_points:
         return ()
-    return tuple(one for one in series if one.points or one.absent)
+    return tuple(shown)
 
 
 def unserved_note(group: RunGroup) -> str:
     """Say how many clients of a group have no model they can carry, if any."""
-    tested = [run for run in group.runs if run.clients]
-    unserved = numbers.seed_stat(sum(numbers.without_model(run).values()) for run in tested)
-    clients = numbers.seed_stat(len(run.clients) for run in tested)
-    if not unserved or not clients or not unserved.mean:
+    unserved_counts = []
+    client_counts = []
+    for run in group.runs:
+        if run.clients:
+            unserved_by_tier = numbers.without_model(run)
+            unserved_counts.append(sum(unserved_by_tier.values()))
+            client_counts.append(len(run.clients))
+    unserved = numbers.seed_stat(unserved_counts)
+    clients = numbers.seed_stat(client_counts)
+    if not unserved or not clients:
+        return ""
+    if unserved.mean == 0:
         return ""
     return f": {unserved.mean:.4g} of {clients.mean:.4g} clients have no model they can carry"
 
 
 def width_ticks(widths: Iterable[Width]) -> dict[Any, str]:
     """Return the names of widths, in their order, each once."""
-    return {width: str(width) for width in sorted(set(widths))}
+    distinct = set(widths)
+    return {width: str(width) for width in sorted(distinct)}
 
 
 def point_widths(series: Iterable[PlotSeries]) -> list[Width]:
     """Return the widths at which series have points."""
-    return [width for one in series for width in one.points]
+    widths: list[Width] = []
+    for one in series:
+        widths.extend(one.points)
+    return widths
 
 
 def format_percent(value: float) -> str:
@@ -131,7 +157,9 @@ def format_si(value: float) -> str:
     >>> format_si(2_500_000), format_si(12)
     ('2.5 M', '12')
     """
+    size = abs(value)
     for limit, prefix in PREFIXES:
-        if limit <= abs(value) < 1000 * limit:
-            return f"{value / limit:.3g} {prefix}"
+        if limit <= size < 1000 * limit:
+            scaled = value / limit
+            return f"{scaled:.3g} {prefix}"
     return f"{value:.3g}"

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -11,11 +12,25 @@ from fjord.report.groups import ReportRun, RunGroup
 from fjord.report.numbers import SeedStat, over_runs, seed_stat
 
 COST_KINDS = ("time", "bytes")
-PERCENT = [Fraction(n, 100) for n in (1, 2, 5, *range(10, 100, 10), 95, 98, 99)]
+PERCENT = [
+    Fraction(number, 100) for number in (1, 2, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 98, 99)
+]
 PERPLEXITIES = [Fraction(n * 10**power) for power in range(6) for n in (1, 2, 5)]
 UNITS: dict[str, tuple[tuple[float, str], ...]] = {
-    "time": ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")),
-    "bytes": ((1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B")),
+    "time": (
+        (86400, "d"),
+        (3600, "h"),
+        (60, "min"),
+        (1, "s"),
+    ),
+    "bytes": (
+        (1e15, "PB"),
+        (1e12, "TB"),
+        (1e9, "GB"),
+        (1e6, "MB"),
+        (1e3, "kB"),
+        (1, "B"),
+    ),
 }
 ALLOWED_LEVELS = {
     "accuracy": "an accuracy such as 70% or 0.7",
@@ -23,27 +38,48 @@ ALLOWED_LEVELS = {
 }
 
 
+@dataclass(frozen=True)
+class ScoredTest:
+    """A test of a model: what had been spent by then, and its score."""
+
+    cost: float
+    score: float
+
+
 def spending_by_round(run: ReportRun, kind: str) -> list[float]:
     """Return what had been spent by the end of each round, over all models of a run.
 
     Of kind "time" these are simulated seconds, of kind "bytes" the bytes to clients and back.
     """
-    by_round: list[float] = []
-    total = 0.0 if kind == "time" else 0
+    if kind == "time":
+        return _seconds_by_round(run)
+    return _bytes_by_round(run)
+
+
+def _seconds_by_round(run: ReportRun) -> list[float]:
+    by_round = []
+    total = 0.0
     for row in run.rows:
-        if kind == "time":
-            total += row.get("simulated_seconds", math.nan)
-        else:
-            total += _sent(row, "bytes_down", "bytes_up")
+        total += row.get("simulated_seconds", math.nan)
         by_round.append(total)
     return by_round
 
 
-def _sent(row: Mapping[str, Any], *fields: str) -> int:
-    """Return the bytes of one round."""
+def _bytes_by_round(run: ReportRun) -> list[float]:
+    by_round: list[float] = []
+    total = 0
+    for row in run.rows:
+        total += _count_bytes(row, "bytes_down")
+        total += _count_bytes(row, "bytes_up")
+        by_round.append(total)
+    return by_round
+
+
+def _count_bytes(row: Mapping[str, Any], field: str) -> int:
+    """Return the bytes of one round, over all tiers."""
     total = 0
     for tier in row["tiers"].values():
-        total += sum(tier[field] for field in fields)
+        total += tier[field]
     return total
 
 
@@ -54,7 +90,14 @@ def records_cost(run: ReportRun, kind: str) -> bool:
     """
     if kind == "bytes":
         return any(row["tiers"] for row in run.rows)
-    return bool(run.rows) and all("simulated_seconds" in row for row in run.rows)
+    return _has_clock(run.rows)
+
+
+def _has_clock(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Say whether there are rounds and each has a simulated time."""
+    if not rows:
+        return False
+    return all("simulated_seconds" in row for row in rows)
 
 
 def cost_to_score(run: ReportRun, metric: str, level: Fraction, kind: str) -> dict[Width, float]:
@@ -62,68 +105,97 @@ def cost_to_score(run: ReportRun, metric: str, level: Fraction, kind: str) -> di
     costs: dict[Width, float] = {}
     if not records_cost(run, kind):
         return costs
-    for row, total in zip(run.rows, spending_by_round(run, kind), strict=True):
-        for width, score in row["scores"].items():
+    spending = spending_by_round(run, kind)
+    for row, total in zip(run.rows, spending, strict=True):
+        for name, score in row["scores"].items():
             if _reaches(score[metric], level, metric):
-                costs.setdefault(Width(width), total)
+                width = Width(name)
+                costs.setdefault(width, total)
     return costs
 
 
 def costs_to_score(
-    group: RunGroup, metric: str, level: Fraction, kind: str
+    group: RunGroup,
+    metric: str,
+    level: Fraction,
+    kind: str,
 ) -> dict[Width, SeedStat]:
     """Return the same over the runs of a group."""
-    return over_runs(group, lambda run: cost_to_score(run, metric, level, kind))
+
+    def run_costs(run: ReportRun) -> dict[Width, float]:
+        return cost_to_score(run, metric, level, kind)
+
+    return over_runs(group, run_costs)
 
 
 def score_by_cost(group: RunGroup, metric: str, width: Width, kind: str) -> dict[float, SeedStat]:
     """Return the scores of a width by what was spent: means over the runs at each test, of both."""
-    parts = [_tests(run, metric, width, kind) for run in group.runs if records_cost(run, kind)]
+    tests_of_runs = []
+    for run in group.runs:
+        if records_cost(run, kind):
+            tests_of_runs.append(_scored_tests(run, metric, width, kind))
     curve: dict[float, SeedStat] = {}
-    if not parts:
+    if not tests_of_runs:
         return curve
-    for key in parts[0]:
-        if all(key in part for part in parts):
-            tests = [part[key] for part in parts]
-            cost = seed_stat(cost for cost, _ in tests)
-            score = seed_stat(score for _, score in tests)
-            if cost and score:
-                curve[cost.mean] = score
+    for key in tests_of_runs[0]:
+        # Only tests that every run has: a mean over other runs would make the curve jump.
+        costs = []
+        scores = []
+        for tests in tests_of_runs:
+            if key in tests:
+                test = tests[key]
+                costs.append(test.cost)
+                scores.append(test.score)
+        if len(costs) < len(tests_of_runs):
+            continue
+        cost = seed_stat(costs)
+        score = seed_stat(scores)
+        if cost and score:
+            curve[cost.mean] = score
     return curve
 
 
-def _tests(
-    run: ReportRun, metric: str, width: Width, kind: str
-) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return what was spent, and the score, at each test of a width, by stage and round."""
-    tests: dict[tuple[int, int], tuple[float, float]] = {}
-    for row, total in zip(run.rows, spending_by_round(run, kind), strict=True):
+def _scored_tests(
+    run: ReportRun,
+    metric: str,
+    width: Width,
+    kind: str,
+) -> dict[tuple[int, int], ScoredTest]:
+    """Return the tests of a width by stage and round."""
+    tests = {}
+    spending = spending_by_round(run, kind)
+    for row, total in zip(run.rows, spending, strict=True):
         score = row["scores"].get(str(width))
         if score is not None:
-            tests[row["stage"], row["round"]] = (total, score[metric])
+            key = (row["stage"], row["round"])
+            tests[key] = ScoredTest(total, score[metric])
     return tests
 
 
 def usual_levels(runs: Iterable[ReportRun], metric: str) -> list[Fraction]:
     """Return the three hardest round numbers that any run reached at any width."""
-    best: float | None = None
-    for run in runs:
-        for row in run.rows:
-            for score in row["scores"].values():
-                best = _better(best, score[metric], metric)
+    best = _best_score(runs, metric)
     if best is None:
         return []
-    reached = [level for level in _ladder(metric) if _reaches(best, level, metric)]
+    reached = []
+    for level in _round_levels(metric):
+        if _reaches(best, level, metric):
+            reached.append(level)
     return reached[-3:]
 
 
-def _better(best: float | None, score: float, metric: str) -> float | None:
-    """Return the better of two scores; NaN is none."""
-    if math.isnan(score):
-        return best
-    if best is None:
-        return score
-    return max(best, score) if metric == "accuracy" else min(best, score)
+def _best_score(runs: Iterable[ReportRun], metric: str) -> float | None:
+    """Return the best score of any test; None if there is none but NaN."""
+    comparable = []
+    for run in runs:
+        for row in run.rows:
+            for scores in row["scores"].values():
+                score = scores[metric]
+                if not math.isnan(score):
+                    comparable.append(score)
+    if metric == "accuracy":
+        return max(comparable, default=None)
+    return min(comparable, default=None)
 
 
 def common_level(run: ReportRun, metric: str) -> Fraction | None:
@@ -131,19 +203,27 @@ def common_level(run: ReportRun, metric: str) -> Fraction | None:
 
     If there is none: the hardest that it reached at any width; or None.
     """
-    widths = {width for row in run.rows for width in row["scores"]}
+    widths: set[str] = set()
+    for row in run.rows:
+        widths.update(row["scores"])
     if not widths:
         return None
-    for level in reversed(_ladder(metric)):
-        if len(cost_to_score(run, metric, level, "bytes")) == len(widths):
+    levels = _round_levels(metric)
+    for level in reversed(levels):
+        costs = cost_to_score(run, metric, level, "bytes")
+        if len(costs) == len(widths):
             return level
-    levels = usual_levels([run], metric)
-    return levels[-1] if levels else None
+    reached = usual_levels([run], metric)
+    if reached:
+        return reached[-1]
+    return None
 
 
-def _ladder(metric: str) -> list[Fraction]:
+def _round_levels(metric: str) -> list[Fraction]:
     """Return round numbers, from easy to hard."""
-    return PERCENT if metric == "accuracy" else PERPLEXITIES[::-1]
+    if metric == "accuracy":
+        return PERCENT
+    return PERPLEXITIES[::-1]
 
 
 def _reaches(score: float, level: Fraction, metric: str) -> bool:
@@ -170,17 +250,25 @@ def parse_level(text: str, metric: str) -> Fraction:
         level = Fraction(number) / scale
     except (ValueError, ZeroDivisionError):
         level = Fraction(0)
-    fine = 0 < level <= 1 if metric == "accuracy" else level > 1
-    if not fine:
-        raise UserError(f"is not {ALLOWED_LEVELS[metric]}", field="reach", value=text)
+    if not _is_possible(level, metric):
+        allowed = ALLOWED_LEVELS[metric]
+        raise UserError(f"is not {allowed}", field="reach", value=text)
     return level
+
+
+def _is_possible(level: Fraction, metric: str) -> bool:
+    if metric == "accuracy":
+        return 0 < level <= 1
+    return level > 1
 
 
 def format_level(level: Fraction, metric: str) -> str:
     """Return a level as people read it."""
     if metric == "accuracy":
-        return f"{float(100 * level):.4g}%"
-    return f"{float(level):.4g}"
+        percent = float(100 * level)
+        return f"{percent:.4g}%"
+    number = float(level)
+    return f"{number:.4g}"
 
 
 def format_cost(value: float, kind: str) -> str:
@@ -190,7 +278,8 @@ def format_cost(value: float, kind: str) -> str:
     ('2.5 min', '2 h', '250 MB')
     """
     scale, unit = cost_unit(value, kind)
-    return f"{value / scale:.3g} {unit}"
+    scaled = value / scale
+    return f"{scaled:.3g} {unit}"
 
 
 def cost_unit(value: float, kind: str) -> tuple[float, str]:
@@ -210,9 +299,11 @@ def format_cost_stat(value: SeedStat | None, kind: str, runs: int, missing: str)
     if value is None:
         return missing
     scale, unit = cost_unit(value.mean, kind)
-    text = f"{value.mean / scale:.3g}"
+    mean = value.mean / scale
+    text = f"{mean:.3g}"
     if value.sd is not None:
-        text += f" ± {value.sd / scale:.2g}"
+        deviation = value.sd / scale
+        text += f" ± {deviation:.2g}"
     text += f" {unit}"
     if value.count < runs:
         text += f" ({value.count} of {runs} runs)"
@@ -221,10 +312,16 @@ def format_cost_stat(value: SeedStat | None, kind: str, runs: int, missing: str)
 
 def format_totals(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say what a run spent in all."""
-    down = sum(_sent(row, "bytes_down") for row in rows)
-    up = sum(_sent(row, "bytes_up") for row in rows)
-    sent = f"{format_cost(down, 'bytes')} to clients, {format_cost(up, 'bytes')} back"
-    if not rows or any("simulated_seconds" not in row for row in rows):
+    bytes_down = 0
+    bytes_up = 0
+    for row in rows:
+        bytes_down += _count_bytes(row, "bytes_down")
+        bytes_up += _count_bytes(row, "bytes_up")
+    down = format_cost(bytes_down, "bytes")
+    up = format_cost(bytes_up, "bytes")
+    sent = f"{down} to clients, {up} back"
+    if not _has_clock(rows):
         return sent
     seconds = sum(row["simulated_seconds"] for row in rows)
-    return f"{format_cost(seconds, 'time')} of simulated time, {sent}"
+    time = format_cost(seconds, "time")
+    return f"{time} of simulated time, {sent}"

@@ -16,8 +16,21 @@ from fjord.report.numbers import SeedStat
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", ":", "-.")
+MAX_MARKERS = 30
+"""A line of more points is drawn without markers."""
 SIZE = (4.1, 2.9)
 """Inches; text of 9 points then has about 10 pixels on a phone and 12 on a desk."""
+LOOK = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a dollar in a recipe's name is a dollar
+    "font.family": "DejaVu Sans",  # wide: whatever font the reader has will fit in
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#777777",
+    "hatch.linewidth": 0.8,
+}
+"""matplotlib's settings for a picture of the page."""
 MISSING = f"needs matplotlib: {install_hint('plots')}"
 
 
@@ -66,7 +79,8 @@ def group_styles(count: int) -> list[CurveStyle]:
     for i in range(count):
         colour = COLOURS[i % len(COLOURS)]
         marker = MARKERS[i % len(MARKERS)]
-        dash = DASHES[i // len(COLOURS) % len(DASHES)]
+        repeat = i // len(COLOURS)
+        dash = DASHES[repeat % len(DASHES)]
         styles.append(CurveStyle(colour, marker, dash))
     return styles
 
@@ -78,12 +92,15 @@ def width_styles(count: int) -> list[CurveStyle]:
         from matplotlib.colors import to_hex
     except ImportError:
         raise UserError(f"the page {MISSING}") from None
+    scale = colormaps["viridis"]
+    steps = max(1, count - 1)
     styles = []
     for i in range(count):
         # The pale end of the scale does not stand out on white.
-        place = 0.78 * (1 - i / max(1, count - 1))
-        colour = to_hex(colormaps["viridis"](place))
-        styles.append(CurveStyle(colour, MARKERS[i % len(MARKERS)]))
+        place = 0.78 * (1 - i / steps)
+        colour = to_hex(scale(place))
+        marker = MARKERS[i % len(MARKERS)]
+        styles.append(CurveStyle(colour, marker))
     return styles
 
 
@@ -95,17 +112,7 @@ def _open_panel(name: str, pictures: list[str]) -> Iterator[Any]:
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError(f"the page {MISSING}") from None
-    settings: Any = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": name,
-        "text.parse_math": False,  # a dollar in a recipe's name is a dollar
-        "font.family": "DejaVu Sans",  # wide: whatever font the reader has will fit in
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.edgecolor": "#777777",
-        "hatch.linewidth": 0.8,
-    }
+    settings: Any = LOOK | {"svg.hashsalt": name}
     # A context of matplotlib's own: the caller's settings stay as they are.
     with rc_context(settings):
         figure = Figure(figsize=SIZE, layout="constrained")
@@ -124,8 +131,8 @@ def _inline_svg(svg: str, name: str) -> str:
 
     It has ids of its own, takes the size of its place, and has no web addresses.
     """
-    svg = svg[svg.index("<svg") :]
-    head, _, body = svg.partition(">")
+    start = svg.index("<svg")
+    head, _, body = svg[start:].partition(">")
     box = re.search(r'viewBox="[^"]*"', head)
     assert box, "matplotlib writes a viewBox"
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
@@ -155,70 +162,103 @@ def plot_lines(
 ) -> None:
     """Draw lines into matplotlib's axes."""
     for i, one in enumerate(series):
-        # Few places: shifted a little so that error bars of different groups do not overlap.
-        shift = _offset(i, len(series), 0.012) if ticks else 0.0
+        shift = 0.0
+        if ticks:
+            # Few places: shifted a little so that error bars of different groups do not overlap.
+            shift = _series_offset(i, len(series), 0.012)
         _plot_line(panel, one, shift, bars=ticks is not None)
     if axes.may_be_log and _spans_decades(series):
         panel.set_yscale("log")
     _label_axes(panel, axes)
-    if ticks:
-        panel.set_xticks([float(place) for place in ticks], ticks.values())
-        if len(series) == 1:
-            for place, stat in series[0].points.items():
-                _write_value(panel, axes, float(place), stat, 6)
-            panel.margins(x=0.1, y=0.15)
-    else:
-        panel.xaxis.get_major_locator().set_params(integer=axes.whole, nbins=6)
+    if not ticks:
+        locator = panel.xaxis.get_major_locator()
+        locator.set_params(integer=axes.whole, nbins=6)
+        return
+    places = [float(place) for place in ticks]
+    panel.set_xticks(places, ticks.values())
+    if len(series) == 1:
+        for place, stat in series[0].points.items():
+            _write_value(panel, axes, float(place), stat, 6)
+        panel.margins(x=0.1, y=0.15)
 
 
-def _offset(index: int, count: int, step: float) -> float:
+def _series_offset(index: int, count: int, step: float) -> float:
     """Return how far one of some series is shifted, so that all stand around their place."""
-    return (index - (count - 1) / 2) * step
+    middle = (count - 1) / 2
+    return (index - middle) * step
 
 
 def _spans_decades(series: Sequence[PlotSeries]) -> bool:
-    means = [stat.mean for one in series for stat in one.points.values()]
-    return min(means) > 0 and max(means) > 20 * min(means)
+    means = []
+    for one in series:
+        for stat in one.points.values():
+            means.append(stat.mean)
+    lowest = min(means)
+    highest = max(means)
+    return lowest > 0 and highest > 20 * lowest
 
 
 def _plot_line(panel: Any, one: PlotSeries, shift: float, *, bars: bool) -> None:
-    stats = one.points.values()
-    x = [float(place) + shift for place in one.points]
-    mean = [stat.mean for stat in stats]
-    deviation = [stat.sd or 0.0 for stat in stats]
-    marker = one.style.marker if len(x) <= 30 else None
+    x = []
+    means = []
+    deviations = []
+    low = []
+    high = []
+    for place, stat in one.points.items():
+        deviation = stat.sd or 0.0
+        x.append(float(place) + shift)
+        means.append(stat.mean)
+        deviations.append(deviation)
+        low.append(stat.mean - deviation)
+        high.append(stat.mean + deviation)
+    marker = None
+    if len(x) <= MAX_MARKERS:
+        marker = one.style.marker
     colour = one.style.colour
     panel.plot(
         x,
-        mean,
+        means,
         marker=marker,
         color=colour,
         linestyle=one.style.dash,
         linewidth=1.6,
         markersize=4.5,
     )
-    if not any(deviation):
+    if not any(deviations):
         return
     if bars:
-        panel.errorbar(x, mean, deviation, fmt="none", ecolor=colour, elinewidth=1.1, capsize=2.5)
-        return
-    low = [m - d for m, d in zip(mean, deviation, strict=True)]
-    high = [m + d for m, d in zip(mean, deviation, strict=True)]
-    panel.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+        panel.errorbar(
+            x,
+            means,
+            deviations,
+            fmt="none",
+            ecolor=colour,
+            elinewidth=1.1,
+            capsize=2.5,
+        )
+    else:
+        panel.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
 
 
 def _write_value(panel: Any, axes: AxesLabels, x: float, stat: SeedStat, above: int) -> None:
     """Write a mean some points above its error bar."""
-    text = axes.format_value(stat.mean)
-    panel.annotate(text, (x, stat.top), (0, above), textcoords="offset points", ha="center")
+    panel.annotate(
+        axes.format_value(stat.mean),
+        xy=(x, stat.top),
+        xytext=(0, above),
+        textcoords="offset points",
+        ha="center",
+    )
 
 
 def _label_axes(panel: Any, axes: AxesLabels) -> None:
     from matplotlib.ticker import FuncFormatter
 
     if panel.get_yscale() == "linear":
-        panel.yaxis.get_major_locator().set_params(nbins=6)
-    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: axes.format_value(value)))
+        locator = panel.yaxis.get_major_locator()
+        locator.set_params(nbins=6)
+    formatter = FuncFormatter(lambda value, _: axes.format_value(value))
+    panel.yaxis.set_major_formatter(formatter)
     panel.set_xlabel(axes.x)
     panel.set_ylabel(axes.y)
     if axes.threshold is not None:
@@ -233,14 +273,17 @@ def draw_bars(
     slot = 0.82 / len(series)
     with _open_panel(name, pictures) as panel:
         for i, one in enumerate(series):
-            shift = _offset(i, len(series), slot)
-            centres = {key: place + shift for place, key in enumerate(places)}
+            shift = _series_offset(i, len(series), slot)
+            centres = {}
+            for place, key in enumerate(places):
+                centres[key] = place + shift
             _plot_bars(panel, one, centres, slot * 0.9)
             _plot_crosses(panel, one, centres)
             if len(series) == 1:
                 for key, stat in one.points.items():
                     _write_value(panel, axes, centres[key], stat, 3)
-        panel.set_xticks(range(len(places)), places.values())
+        positions = range(len(places))
+        panel.set_xticks(positions, places.values())
         panel.set_xlim(-0.6, len(places) - 0.4)
         panel.margins(y=0.1)
         _label_axes(panel, axes)
@@ -250,7 +293,9 @@ def draw_bars(
 
 def _plot_bars(panel: Any, one: PlotSeries, centres: Mapping[Any, float], width: float) -> None:
     colour = one.style.colour
-    opacity = 0.45 if one.inner else 1.0
+    opacity = 1.0
+    if one.inner:
+        opacity = 0.45
     for key, stat in one.points.items():
         x = centres[key]
         look: dict[str, Any] = {"hatch": None, "edgecolor": "none"}
@@ -260,8 +305,15 @@ def _plot_bars(panel: Any, one: PlotSeries, centres: Mapping[Any, float], width:
         if key in one.inner:
             panel.bar(x, one.inner[key], color=colour, width=width)
         if stat.sd:
-            bar = {"ecolor": "#222222", "elinewidth": 1, "capsize": 2}
-            panel.errorbar(x, stat.mean, stat.sd, fmt="none", **bar)
+            panel.errorbar(
+                x,
+                stat.mean,
+                stat.sd,
+                fmt="none",
+                ecolor="#222222",
+                elinewidth=1,
+                capsize=2,
+            )
 
 
 def _plot_crosses(panel: Any, one: PlotSeries, centres: Mapping[Any, float]) -> None:
@@ -269,4 +321,11 @@ def _plot_crosses(panel: Any, one: PlotSeries, centres: Mapping[Any, float]) -> 
     # At the foot of the panel, in its own height: the values there may be of any size.
     foot = panel.get_xaxis_transform()
     for key in one.absent:
-        panel.plot(centres[key], 0.03, "x", color=one.style.colour, markersize=5, transform=foot)
+        panel.plot(
+            centres[key],
+            0.03,
+            "x",
+            color=one.style.colour,
+            markersize=5,
+            transform=foot,
+        )

@@ -49,11 +49,13 @@ def draw_fleet(
     height = 5.0
     if len(rows) <= MAX_NAMED:
         height = max(3.8, 2.2 + 0.28 * len(rows))
+    weakest_first = sorted(rows, key=lambda row: row.stands.count("yes"))
+    total = sum(row.count for row in rows)
     with rc_context(settings):
         figure = Figure(figsize=(10.5, height), layout="constrained")
         grid, bars = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        _draw_grid(grid, widths, sorted(rows, key=lambda row: row.stands.count("yes")))
-        _draw_excluded(bars, widths, left_out, sum(row.count for row in rows), tiers)
+        _draw_grid(grid, widths, weakest_first)
+        _draw_excluded(bars, widths, left_out, total, tiers)
         figure.suptitle(title, fontsize=10)
         try:
             figure.savefig(path, dpi=140)
@@ -67,15 +69,22 @@ def _draw_grid(panel: Any, widths: Sequence[Width], rows: Sequence[DeviceRow]) -
     from matplotlib.colors import ListedColormap
 
     words = list(KINDS)
+    colours = [colour for colour, _ in KINDS.values()]
     cells = []
     for row in rows:
-        cells.append([words.index(word) for word in row.stands])
-    colours = ListedColormap([colour for colour, _ in KINDS.values()])
-    look: dict[str, Any] = {"cmap": colours, "vmin": -0.5, "vmax": len(words) - 0.5}
+        numbers = map(words.index, row.stands)
+        cells.append(list(numbers))
+    look: dict[str, Any] = {
+        "cmap": ListedColormap(colours),
+        "vmin": -0.5,
+        "vmax": len(KINDS) - 0.5,
+    }
     if len(rows) <= MAX_NAMED:
-        look |= {"edgecolors": "white", "linewidth": 1}  # lines between devices
+        look["edgecolors"] = "white"  # lines between devices
+        look["linewidth"] = 1
     panel.pcolormesh(cells, **look)
-    panel.set_xticks([i + 0.5 for i in range(len(widths))], [str(width) for width in widths])
+    centres = _cell_centres(len(widths))
+    panel.set_xticks(centres, _width_names(widths))
     if len(rows) <= MAX_NAMED:
         _name_rows(panel, widths, rows)
     else:
@@ -87,39 +96,74 @@ def _draw_grid(panel: Any, widths: Sequence[Width], rows: Sequence[DeviceRow]) -
     _add_legend(panel, rows)
 
 
+def _cell_centres(count: int) -> list[float]:
+    return [i + 0.5 for i in range(count)]
+
+
+def _width_names(widths: Sequence[Width]) -> list[str]:
+    return [str(width) for width in widths]
+
+
 def _name_rows(panel: Any, widths: Sequence[Width], rows: Sequence[DeviceRow]) -> None:
     names = []
-    for i, row in enumerate(rows):
-        names.append(f"{row.name} ({row.count})" if row.count > 1 else row.name)
+    centres = _cell_centres(len(rows))
+    for row, y in zip(rows, centres, strict=True):
+        name = row.name
+        if row.count > 1:
+            name += f" ({row.count})"
+        names.append(name)
         if row.ceiling is not None:
             x = widths.index(row.ceiling) + 0.5
-            panel.text(x, i + 0.5, "ceiling", ha="center", va="center", color="white")
-    panel.set_yticks([i + 0.5 for i in range(len(rows))], names)
+            panel.text(x, y, "ceiling", ha="center", va="center", color="white")
+    panel.set_yticks(centres, names)
 
 
 def _add_legend(panel: Any, rows: Sequence[DeviceRow]) -> None:
     from matplotlib.patches import Patch
 
+    used: set[str] = set()
+    for row in rows:
+        used.update(row.stands)
     handles = []
     for word, (colour, label) in KINDS.items():
-        if any(word in row.stands for row in rows):
+        if word in used:
             handles.append(Patch(color=colour, label=label))
     panel.figure.legend(
-        handles=handles, loc="outside lower left", ncols=len(handles), frameon=False
+        handles=handles,
+        loc="outside lower left",
+        ncols=len(handles),
+        frameon=False,
     )
 
 
 def _draw_excluded(
-    panel: Any, widths: Sequence[Width], counts: Sequence[int], total: int, tiers: Sequence[Width]
+    panel: Any,
+    widths: Sequence[Width],
+    counts: Sequence[int],
+    total: int,
+    tiers: Sequence[Width],
 ) -> None:
     """Draw how many devices each ceiling excludes."""
-    colours = ["#0072B2" if width in tiers else "#bbbbbb" for width in widths]
-    panel.bar(range(len(widths)), counts, color=colours)
+    colours = []
+    for width in widths:
+        if width in tiers:
+            colours.append("#0072B2")
+        else:
+            colours.append("#bbbbbb")
+    places = range(len(widths))
+    panel.bar(places, counts, color=colours)
     for i, count in enumerate(counts):
-        text = f"{count}\n{count / total:.0%}"
-        panel.annotate(text, (i, count), (0, 3), textcoords="offset points", ha="center")
-    panel.set_xticks(range(len(widths)), [str(width) for width in widths])
-    panel.set_ylim(0, max(1, *counts) * 1.2)
+        share = count / total
+        panel.annotate(
+            f"{count}\n{share:.0%}",
+            xy=(i, count),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="center",
+        )
+    panel.set_xticks(places, _width_names(widths))
+    highest = max(1, *counts)
+    panel.set_ylim(0, highest * 1.2)
     panel.spines[["top", "right"]].set_visible(False)
     panel.set_xlabel("ceiling (blue: a tier)")
     panel.set_title(f"devices left out if everyone had to carry it, of {total}", fontsize=9)

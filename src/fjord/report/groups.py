@@ -39,18 +39,25 @@ class ReportRun:
                     f"{folder.path}: is not the run of a federated experiment, it has no {key!r}"
                 )
         rows = folder.metrics()
+        clients = {}
+        models_done = 0
         if folder.has("clients.json"):
             clients = folder.read_json("clients.json")
             models_done = count_finished_models(rows, config["num_rounds"])
-        else:
-            clients = {}
-            models_done = 0
-        return cls(folder.path, config, folder.env, rows, clients, models_done)
+        return cls(
+            path=folder.path,
+            config=config,
+            env=folder.env,
+            rows=rows,
+            clients=clients,
+            models_done=models_done,
+        )
 
     @property
     def models(self) -> int:
         """How many models it trains, one after the other."""
-        return len(self.config.get("targets", [1]))
+        targets = self.config.get("targets", [1])
+        return len(targets)
 
     @property
     def finished(self) -> bool:
@@ -60,7 +67,10 @@ class ReportRun:
     @property
     def finished_part(self) -> "ReportRun":
         """The same run without the rounds of a model that is not done."""
-        rows = [row for row in self.rows if row["stage"] < self.models_done]
+        rows = []
+        for row in self.rows:
+            if row["stage"] < self.models_done:
+                rows.append(row)
         return replace(self, rows=rows)
 
     @property
@@ -72,7 +82,8 @@ class ReportRun:
     def recipe(self) -> str:
         """What the run was started from, or the experiment's name."""
         recipe = self.config.get("recipe") or {}
-        return str(recipe.get("name") or self.config["name"])
+        name = recipe.get("name") or self.config["name"]
+        return str(name)
 
     @property
     def progress(self) -> str:
@@ -80,10 +91,12 @@ class ReportRun:
         if not self.rows:
             return "no round is done yet"
         last = self.rows[-1]
-        done = f"{last['round'] + 1} of {self.config['num_rounds']} rounds"
+        rounds_done = last["round"] + 1
+        done = f"{rounds_done} of {self.config['num_rounds']} rounds"
         if self.models > 1:
-            model = f"model {last['stage'] + 1} of {self.models}, of width {last['target']},"
-            done = f"{done} of {model}"
+            number = last["stage"] + 1
+            width = last["target"]
+            done += f" of model {number} of {self.models}, of width {width},"
         return f"{done} are done"
 
 
@@ -111,7 +124,8 @@ class RunGroup:
     @property
     def settings(self) -> dict[str, str]:
         """What all runs of the group have in common, as text."""
-        return _flatten(group_settings(self.all_runs[0].config))
+        config = self.all_runs[0].config
+        return _flatten_settings(group_settings(config))
 
     @property
     def seeds(self) -> str:
@@ -121,48 +135,81 @@ class RunGroup:
     @property
     def models(self) -> int:
         """How many models a run trains, one after the other."""
-        return len({row["stage"] for row in self.rows()})
+        stages = {row["stage"] for row in self.rows()}
+        return len(stages)
 
     @property
     def rounds(self) -> str:
         """The rounds of a run: of one model, or models x rounds."""
-        done = max((row["round"] + 1 for row in self.rows()), default=0)
-        return f"{self.models} x {done}" if self.models > 1 else str(done)
+        done = 0
+        for row in self.rows():
+            done = max(done, row["round"] + 1)
+        if self.models > 1:
+            return f"{self.models} x {done}"
+        return str(done)
 
     @property
     def repeated_seeds(self) -> list[Any]:
         """Seeds that occur more than once, which makes the deviation too small."""
         counts = Counter(run.config["seed"] for run in self.runs)
-        return [seed for seed, count in counts.items() if count > 1]
+        repeated = []
+        for seed, count in counts.items():
+            if count > 1:
+                repeated.append(seed)
+        return repeated
 
 
 def group_runs(folders: Iterable[RunFolder]) -> list[RunGroup]:
     """Return the groups in the order in which they first occur; a repeated folder counts once."""
-    distinct = {folder.path.resolve(): folder for folder in folders}
+    distinct = {}
+    for folder in folders:
+        path = folder.path.resolve()
+        distinct[path] = folder
     if not distinct:
         raise UserError("there is nothing to draw: give at least one run folder")
     parts: dict[str, list[ReportRun]] = {}
     for folder in distinct.values():
         run = ReportRun.read(folder)
-        key = json.dumps(group_settings(run.config), sort_keys=True)
-        parts.setdefault(key, []).append(run)
-    names = _group_names([runs[0].config for runs in parts.values()])
+        settings = group_settings(run.config)
+        key = json.dumps(settings, sort_keys=True)
+        same_settings = parts.setdefault(key, [])
+        same_settings.append(run)
+    configs = [runs[0].config for runs in parts.values()]
+    names = _group_names(configs)
     groups = []
     for name, runs in zip(names, parts.values(), strict=True):
-        runs.sort(key=lambda run: (run.config["seed"], str(run.path)))
+        runs.sort(key=_seed_and_path)
         groups.append(RunGroup(name, tuple(runs)))
     return groups
 
 
+def _seed_and_path(run: ReportRun) -> tuple[Any, str]:
+    return run.config["seed"], str(run.path)
+
+
 def runs_of(groups: Iterable[RunGroup]) -> list[ReportRun]:
     """Return the runs that the numbers of some groups are made of."""
-    return [run for group in groups for run in group.runs]
+    runs: list[ReportRun] = []
+    for group in groups:
+        runs.extend(group.runs)
+    return runs
 
 
 def differing_settings(settings: Sequence[dict[str, str]]) -> list[str]:
     """Return the settings that are not the same in all of these."""
-    keys = dict.fromkeys(key for one in settings for key in one)
-    return [key for key in keys if len({one.get(key) for one in settings}) > 1]
+    # Values by their key; a dict keeps the order in which keys first occur.
+    values: dict[str, set[str | None]] = {}
+    for one in settings:
+        for key in one:
+            values[key] = set()
+    for key, own in values.items():
+        for one in settings:
+            own.add(one.get(key))
+    differing = []
+    for key, own in values.items():
+        if len(own) > 1:
+            differing.append(key)
+    return differing
 
 
 def join_words(values: Iterable[object]) -> str:
@@ -171,14 +218,17 @@ def join_words(values: Iterable[object]) -> str:
     >>> join_words([2, 1, 2])
     '2, 1'
     """
-    return ", ".join(dict.fromkeys(map(str, values)))
+    texts = map(str, values)
+    distinct = dict.fromkeys(texts)
+    return ", ".join(distinct)
 
 
 def run_commits(runs: Iterable[ReportRun]) -> str:
     """Return the commits of some runs, each once; a resumed run may name several."""
     commits: list[str] = []
     for run in runs:
-        commits += run.env.get("commit", "unknown").split(", ")
+        commit = run.env.get("commit", "unknown")
+        commits += commit.split(", ")
     return join_words(commits)
 
 
@@ -187,21 +237,24 @@ def group_settings(config: Config) -> Config:
 
     A setting that is null is left out: older runs did not have it yet.
     """
-    settings = result_settings(config)
-    settings.pop("seed", None)
-    return {key: value for key, value in settings.items() if value is not None}
+    settings = {}
+    for key, value in result_settings(config).items():
+        if key != "seed" and value is not None:
+            settings[key] = value
+    return settings
 
 
-def _flatten(config: Config, prefix: str = "") -> dict[str, str]:
+def _flatten_settings(config: Config, prefix: str = "") -> dict[str, str]:
     """Return nested settings under dotted names, as text."""
     flat: dict[str, str] = {}
     for key, value in config.items():
+        name = prefix + key
         if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= _flatten_settings(value, f"{name}.")
         elif isinstance(value, str):
-            flat[prefix + key] = value
+            flat[name] = value
         else:
-            flat[prefix + key] = json.dumps(value)
+            flat[name] = json.dumps(value)
     return flat
 
 
@@ -211,7 +264,8 @@ def _group_names(configs: list[Config]) -> list[str]:
     distinct = []
     for i, name in enumerate(names):
         if names.count(name) > 1:  # long values are shortened, so two names may be the same
-            distinct.append(f"{name} #{names[:i].count(name) + 1}")
+            number = names[:i].count(name) + 1
+            distinct.append(f"{name} #{number}")
         else:
             distinct.append(name)
     return distinct
@@ -219,14 +273,26 @@ def _group_names(configs: list[Config]) -> list[str]:
 
 def _group_name(config: Config, configs: list[Config]) -> str:
     name = str(config["method"])
-    if len({other["name"] for other in configs}) > 1:
+    experiments = {other["name"] for other in configs}
+    if len(experiments) > 1:
         name = f"{config['name']} {name}"
-    peers = [other for other in configs if other["method"] == config["method"]]
-    own = _flatten(group_settings(config))
-    differing = differing_settings([_flatten(group_settings(peer)) for peer in peers])
-    extra = [f"{key} {_shorten(own.get(key, 'unset'))}" for key in differing if key != "name"]
-    return f"{name} ({', '.join(extra)})" if extra else name
+    peers = []
+    for other in configs:
+        if other["method"] == config["method"]:
+            peers.append(_flatten_settings(group_settings(other)))
+    settings = _flatten_settings(group_settings(config))
+    extra = []
+    for key in differing_settings(peers):
+        if key != "name":
+            value = settings.get(key, "unset")
+            extra.append(f"{key} {_shorten_text(value)}")
+    if not extra:
+        return name
+    details = ", ".join(extra)
+    return f"{name} ({details})"
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
+def _shorten_text(text: str) -> str:
+    if len(text) <= MAX_NAME:
+        return text
+    return text[: MAX_NAME - 1] + "…"

@@ -7,6 +7,13 @@ from fjord.report import numbers
 from fjord.report.cost_cards import STARVING
 from fjord.report.groups import ReportRun, RunGroup, join_words
 
+DROPPED_NOTE = (
+    "What was sent to their clients is counted in the bytes per tier; the clients are not."
+)
+REDUCED_NOTE = (
+    "They are merged for what they hold, and counted in the tier up to which they were trained."
+)
+
 
 @dataclass(frozen=True)
 class PageNotice:
@@ -46,23 +53,24 @@ def page_notices(groups: Sequence[RunGroup], metric: str) -> Iterator[PageNotice
 
 def _starving_shells(group: RunGroup) -> Iterator[str]:
     shells = numbers.shell_rows(group.runs)
-    several = len({shell.target for shell in shells}) > 1
+    targets = {shell.target for shell in shells}
     for shell in shells:
-        if shell.starving:
-            name = f"shell {shell.width}"
-            if several:
-                name += f" of the model of width {shell.target}"
-            yield (
-                f"{group.name}: {name} is starving: trained by {shell.clients:.2g} clients per "
-                f"round on average, in {shell.rounds} of {shell.of_rounds} rounds."
-            )
+        if not shell.starving:
+            continue
+        name = f"shell {shell.width}"
+        if len(targets) > 1:
+            name += f" of the model of width {shell.target}"
+        mean = f"{shell.clients:.2g} clients per round on average"
+        rounds = f"in {shell.rounds} of {shell.of_rounds} rounds"
+        yield f"{group.name}: {name} is starving: trained by {mean}, {rounds}."
 
 
 def _unfinished_runs(group: RunGroup) -> Iterator[str]:
     for run in group.all_runs:
         if run.finished:
             continue
-        line = f"{group.name}, seed {run.config['seed']} ({run.path}): {run.progress}"
+        seed = run.config["seed"]
+        line = f"{group.name}, seed {seed} ({run.path}): {run.progress}"
         if run not in group.runs:
             line += "; left out, as other seeds are finished"
         elif run.rows:
@@ -75,16 +83,23 @@ def _unserved_clients(group: RunGroup) -> Iterator[str]:
     seeds: dict[str, list[object]] = {}
     for run in group.runs:
         if numbers.without_model(run):
-            seeds.setdefault(_unserved_text(run), []).append(run.config["seed"])
-    for text, own in seeds.items():
-        yield f"{group.name}, seed {join_words(own)}: {text}"
+            text = _unserved_text(run)
+            same_counts = seeds.setdefault(text, [])
+            same_counts.append(run.config["seed"])
+    for text, same_counts in seeds.items():
+        names = join_words(same_counts)
+        yield f"{group.name}, seed {names}: {text}"
 
 
 def _unserved_text(run: ReportRun) -> str:
     counts = numbers.without_model(run)
-    tiers = ", ".join(f"{count} of tier {width}" for width, count in sorted(counts.items()))
-    total = f"{sum(counts.values())} of {len(run.clients)} clients"
-    return f"{total} have no model they can carry ({tiers})."
+    tiers = []
+    for width, count in sorted(counts.items()):
+        tiers.append(f"{count} of tier {width}")
+    by_tier = ", ".join(tiers)
+    unserved = sum(counts.values())
+    clients = len(run.clients)
+    return f"{unserved} of {clients} clients have no model they can carry ({by_tier})."
 
 
 def _repeated_seeds(group: RunGroup) -> Iterator[str]:
@@ -103,21 +118,30 @@ def update_notices(groups: Sequence[RunGroup]) -> Iterator[tuple[str, PageNotice
     """Yield the updates that were not used as sent, each box under its own title."""
     dropped = {group.name: numbers.dropped_reasons(group) for group in groups}
     if any(dropped.values()):
-        head = f"{_count_updates(dropped)} of clients could not be used."
-        note = (
-            "What was sent to their clients is counted in the bytes per tier; the clients are not."
+        updates = _count_updates(dropped)
+        notice = PageNotice(
+            kind="warn",
+            head=f"{updates} of clients could not be used.",
+            lines=_reason_lines(dropped),
+            note=DROPPED_NOTE,
         )
-        yield "Dropped updates", PageNotice("warn", head, _reason_lines(dropped), note)
+        yield "Dropped updates", notice
     reduced = {group.name: numbers.reduced_reasons(group) for group in groups}
     if any(reduced.values()):
-        head = f"{_count_updates(reduced)} of clients that trained less than they were sent."
-        note = "They are merged for what they hold, and counted in the tier up to which they were "
-        note += "trained."
-        yield "Reduced updates", PageNotice("info", head, _reason_lines(reduced), note)
+        updates = _count_updates(reduced)
+        notice = PageNotice(
+            kind="info",
+            head=f"{updates} of clients that trained less than they were sent.",
+            lines=_reason_lines(reduced),
+            note=REDUCED_NOTE,
+        )
+        yield "Reduced updates", notice
 
 
 def _count_updates(reasons: dict[str, dict[str, int]]) -> str:
-    total = sum(sum(counts.values()) for counts in reasons.values())
+    total = 0
+    for counts in reasons.values():
+        total += sum(counts.values())
     return count_noun(total, "update")
 
 
@@ -125,7 +149,8 @@ def _reason_lines(reasons: dict[str, dict[str, int]]) -> list[str]:
     lines = []
     for name, counts in reasons.items():
         for reason, count in counts.items():
-            lines.append(f"{name}: {count_noun(count, 'update')}: {reason}")
+            updates = count_noun(count, "update")
+            lines.append(f"{name}: {updates}: {reason}")
     return lines
 
 
@@ -135,5 +160,6 @@ def count_noun(number: int, noun: str) -> str:
     >>> count_noun(1, "run"), count_noun(1200, "run")
     ('1 run', '1,200 runs')
     """
-    ending = "" if number == 1 else "s"
-    return f"{number:,} {noun}{ending}"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun}s"

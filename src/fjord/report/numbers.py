@@ -28,7 +28,9 @@ class SeedStat:
     @property
     def top(self) -> float:
         """The upper end of the error bar."""
-        return self.mean + (self.sd or 0)
+        if self.sd is None:
+            return self.mean
+        return self.mean + self.sd
 
 
 def seed_stat(values: Iterable[float | None]) -> SeedStat | None:
@@ -37,20 +39,29 @@ def seed_stat(values: Iterable[float | None]) -> SeedStat | None:
     >>> seed_stat([1.0, 3.0, None])
     SeedStat(mean=2.0, sd=1.4142135623730951, count=2)
     """
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
+    finite = []
+    for value in values:
+        if value is not None and math.isfinite(value):
+            finite.append(value)
+    if not finite:
         return None
-    deviation = stdev(known) if len(known) > 1 else None
-    return SeedStat(fmean(known), deviation, len(known))
+    mean = fmean(finite)
+    deviation = None
+    if len(finite) > 1:
+        deviation = stdev(finite)
+    return SeedStat(mean, deviation, len(finite))
 
 
 def over_runs(group: RunGroup, values: RunValues) -> dict[Any, SeedStat]:
     """Return the statistics of each key over a group's runs, in rising order of keys."""
     parts = [values(run) for run in group.runs]
-    keys = set().union(*parts)
-    stats: dict[Any, SeedStat] = {}
+    keys: set[Any] = set()
+    for part in parts:
+        keys.update(part)
+    stats = {}
     for key in sorted(keys):
-        stat = seed_stat(part.get(key) for part in parts)
+        of_runs = [part.get(key) for part in parts]
+        stat = seed_stat(of_runs)
         if stat:
             stats[key] = stat
     return stats
@@ -60,8 +71,9 @@ def final_scores(run: ReportRun, metric: str) -> dict[Width, float]:
     """Return the last score at each width."""
     scores: dict[Width, float] = {}
     for row in run.rows:
-        for width, score in row["scores"].items():
-            scores[Width(width)] = score[metric]
+        for name, score in row["scores"].items():
+            width = Width(name)
+            scores[width] = score[metric]
     return scores
 
 
@@ -77,16 +89,19 @@ def scored_widths(groups: Iterable[RunGroup]) -> list[Width]:
 def score_curve(run: ReportRun, metric: str, width: Width) -> dict[int, float]:
     """Return the scores at one width by the number of rounds done."""
     curve: dict[int, float] = {}
+    name = str(width)
     for row in run.rows:
-        score = row["scores"].get(str(width))
+        score = row["scores"].get(name)
         if score is not None:
-            curve[row["round"] + 1] = score[metric]
+            rounds_done = row["round"] + 1
+            curve[rounds_done] = score[metric]
     return curve
 
 
 def model_widths(run: ReportRun) -> list[Width]:
     """Return the widths of the models a run has trained."""
-    return sorted({Width(row["target"]) for row in run.rows})
+    widths = {Width(row["target"]) for row in run.rows}
+    return sorted(widths)
 
 
 def loss_curve(run: ReportRun, target: Width) -> dict[int, float]:
@@ -97,30 +112,40 @@ def loss_curve(run: ReportRun, target: Width) -> dict[int, float]:
     rounds: list[int] = []
     losses: list[float] = []
     for row in run.rows:
-        if Width(row["target"]) == target and row["loss"] is not None:
-            rounds.append(row["round"] + 1)
-            losses.append(row["loss"])
+        if Width(row["target"]) != target or row["loss"] is None:
+            continue
+        rounds.append(row["round"] + 1)
+        losses.append(row["loss"])
     window = loss_window(run)
     every = max(1, len(losses) // LOSS_POINTS)
     curve: dict[int, float] = {}
     # Counted from the end, so that the last round is always drawn.
     first = (len(losses) - 1) % every
     for i in range(first, len(losses), every):
-        curve[rounds[i]] = fmean(losses[max(0, i + 1 - window) : i + 1])
+        end = i + 1
+        start = max(0, end - window)
+        done = rounds[i]
+        curve[done] = fmean(losses[start:end])
     return curve
 
 
 def loss_window(run: ReportRun) -> int:
     """Return over how many rounds the training loss is averaged."""
-    return max(1, run.config["num_rounds"] // 20)
+    twentieth = run.config["num_rounds"] // 20
+    return max(1, twentieth)
 
 
 def tier_scores(run: ReportRun, metric: str) -> dict[Width, float]:
     """Return the mean over the clients of each ceiling that have a model."""
     tiers: dict[Width, list[float]] = {}
     for client in _served_clients(run):
-        tiers.setdefault(Width(client["ceiling"]), []).append(client[metric])
-    return {ceiling: client_mean(scores, metric) for ceiling, scores in tiers.items()}
+        ceiling = Width(client["ceiling"])
+        scores = tiers.setdefault(ceiling, [])
+        scores.append(client[metric])
+    means: dict[Width, float] = {}
+    for ceiling, scores in tiers.items():
+        means[ceiling] = client_mean(scores, metric)
+    return means
 
 
 def client_means(run: ReportRun, metric: str) -> dict[str, float]:
@@ -128,13 +153,25 @@ def client_means(run: ReportRun, metric: str) -> dict[str, float]:
     scores = [client[metric] for client in _served_clients(run)]
     if not scores:
         return {}
-    sign = 1 if metric == "accuracy" else -1
+    worst_first = _sort_worst_first(scores, metric)
+    decile = decile_size(len(scores))
+    return {
+        "all": client_mean(scores, metric),
+        "worst": client_mean(worst_first[:decile], metric),
+    }
 
-    def rank(score: float) -> float:
-        return -math.inf if math.isnan(score) else sign * score  # NaN counts as the worst
 
-    worst = sorted(scores, key=rank)[: decile_size(len(scores))]
-    return {"all": client_mean(scores, metric), "worst": client_mean(worst, metric)}
+def _sort_worst_first(scores: Sequence[float], metric: str) -> list[float]:
+    """Return scores from the worst to the best; NaN counts as the worst."""
+
+    def goodness(score: float) -> float:
+        if math.isnan(score):
+            return -math.inf
+        if metric == "accuracy":
+            return score
+        return -score
+
+    return sorted(scores, key=goodness)
 
 
 def decile_size(num_clients: int) -> int:
@@ -151,7 +188,8 @@ def _served_clients(run: ReportRun) -> Iterator[dict[str, Any]]:
 
 def count_served(run: ReportRun) -> int:
     """Return how many clients can carry one of the models trained."""
-    return sum(1 for _ in _served_clients(run))
+    served = list(_served_clients(run))
+    return len(served)
 
 
 def client_mean(scores: Sequence[float], metric: str) -> float:
@@ -162,7 +200,8 @@ def client_mean(scores: Sequence[float], metric: str) -> float:
     """
     if metric == "accuracy":
         return fmean(scores)
-    return math.exp(fmean(map(math.log, scores)))
+    mean_loss = fmean(map(math.log, scores))
+    return math.exp(mean_loss)
 
 
 def without_model(run: ReportRun) -> dict[str, int]:
@@ -170,7 +209,8 @@ def without_model(run: ReportRun) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for client in run.clients.values():
         if client.get("width") is None:
-            counts[client.get("ceiling", "unknown")] += 1
+            ceiling = client.get("ceiling", "unknown")
+            counts[ceiling] += 1
     return counts
 
 
@@ -180,9 +220,15 @@ def client_costs(run: ReportRun, *fields: str) -> dict[Width, float]:
     clients: Counter[str] = Counter()
     for row in run.rows:
         for ceiling, tier in row["tiers"].items():
-            spent[ceiling] += sum(tier[field] for field in fields)
             clients[ceiling] += tier["clients"]
-    return {Width(ceiling): spent[ceiling] / clients[ceiling] for ceiling in +clients}
+            for field in fields:
+                spent[ceiling] += tier[field]
+    costs: dict[Width, float] = {}
+    for ceiling, count in clients.items():
+        if count > 0:
+            width = Width(ceiling)
+            costs[width] = spent[ceiling] / count
+    return costs
 
 
 @dataclass(frozen=True)
@@ -200,37 +246,62 @@ class ShellRow:
     @property
     def starving(self) -> bool:
         """Whether too few clients train it for its weights to be trusted."""
-        return self.clients < 1 or 2 * self.rounds < self.of_rounds
+        if self.clients < 1:
+            return True
+        return 2 * self.rounds < self.of_rounds
 
 
 def shell_rows(runs: Sequence[ReportRun]) -> list[ShellRow]:
     """Return every shell of every model, over the rounds of all runs."""
-    rows = [row for run in runs for row in run.rows]
-    known: set[Width] = set()
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        rows.extend(run.rows)
+    shells = []
+    counts_of_shells = _shell_counts(rows)
+    for target, width in sorted(counts_of_shells):
+        counts = counts_of_shells[target, width]
+        rounds_without = counts.count(0)
+        shell = ShellRow(
+            target=target,
+            width=width,
+            clients=fmean(counts),
+            rounds=len(counts) - rounds_without,
+            of_rounds=len(counts),
+        )
+        shells.append(shell)
+    return shells
+
+
+def _shell_counts(rows: Sequence[dict[str, Any]]) -> dict[tuple[Width, Width], list[int]]:
+    """Return how many clients trained each shell of each model, round by round."""
+    all_widths: set[Width] = set()
     for row in rows:
-        known.update(map(Width, row["shells"]))
+        all_widths.update(map(Width, row["shells"]))
     counts: dict[tuple[Width, Width], list[int]] = {}
     for row in rows:
         target = Width(row["target"])
         # A round whose updates were all dropped lists no shells: nobody trained any of them.
-        for width in {target, *(width for width in known if width <= target)}:
-            counts.setdefault((target, width), []).append(row["shells"].get(str(width), 0))
-    shells = []
-    for (target, width), trained in sorted(counts.items()):
-        rounds = sum(count > 0 for count in trained)
-        shells.append(ShellRow(target, width, fmean(trained), rounds, len(trained)))
-    return shells
+        for width in all_widths | {target}:
+            if width > target:
+                continue
+            count = row["shells"].get(str(width), 0)
+            by_round = counts.setdefault((target, width), [])
+            by_round.append(count)
+    return counts
 
 
 def shell_means(run: ReportRun) -> dict[Width, float]:
     """Return the mean number of clients in a round that train each shell, over all its models."""
     parts: dict[Width, list[ShellRow]] = {}
-    for shell in shell_rows([run]):
-        parts.setdefault(shell.width, []).append(shell)
+    shells = shell_rows([run])
+    for shell in shells:
+        same_width = parts.setdefault(shell.width, [])
+        same_width.append(shell)
     means: dict[Width, float] = {}
-    for width, shells in parts.items():
-        trained = sum(shell.clients * shell.of_rounds for shell in shells)
-        means[width] = trained / sum(shell.of_rounds for shell in shells)
+    for width, same_width in parts.items():
+        trained = [shell.clients * shell.of_rounds for shell in same_width]
+        rounds = [shell.of_rounds for shell in same_width]
+        means[width] = sum(trained) / sum(rounds)
     return means
 
 
@@ -247,7 +318,10 @@ def reduced_reasons(group: RunGroup) -> dict[str, int]:
 def _count_reasons(group: RunGroup, key: str) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for row in group.rows():
-        counts.update(map(drop_reason, row.get(key, {}).values()))
+        messages = row.get(key, {})
+        for message in messages.values():
+            reason = drop_reason(message)
+            counts[reason] += 1
     return dict(counts.most_common())
 
 

@@ -61,7 +61,8 @@ def write_page(runs: list[RunFolder], target: Path, reach: Sequence[str] = ()) -
 
 
 def _render_page(groups: Sequence[RunGroup], reach: Sequence[str]) -> str:
-    metric = str(groups[0].all_runs[0].config["metric"])
+    first_run = groups[0].all_runs[0]
+    metric = str(first_run.config["metric"])
     levels = [parse_level(text, metric) for text in reach]
     if not levels:
         levels = usual_levels(runs_of(groups), metric)
@@ -83,16 +84,29 @@ def _render_page(groups: Sequence[RunGroup], reach: Sequence[str]) -> str:
 
 
 def _page_title(groups: Sequence[RunGroup]) -> str:
-    recipes = join_words(run.config["name"] for group in groups for run in group.all_runs)
+    recipes = join_words(run.config["name"] for run in _all_runs(groups))
     names = " vs ".join(group.name for group in groups)
     return f"{recipes}: {names}"
 
 
+def _all_runs(groups: Sequence[RunGroup]) -> list[ReportRun]:
+    """Return the runs of all groups, unfinished ones too."""
+    runs: list[ReportRun] = []
+    for group in groups:
+        runs.extend(group.all_runs)
+    return runs
+
+
 def _page_subtitle(groups: Sequence[RunGroup], metric: str) -> str:
-    runs = [run for group in groups for run in group.all_runs]
-    better = "higher" if metric == "accuracy" else "lower"
-    counts = f"{count_noun(len(runs), 'run')} in {count_noun(len(groups), 'group')}"
-    return f"Test {metric}, {better} is better. {counts}; commit {run_commits(runs)}."
+    all_runs = _all_runs(groups)
+    better = "lower"
+    if metric == "accuracy":
+        better = "higher"
+    run_count = count_noun(len(all_runs), "run")
+    group_count = count_noun(len(groups), "group")
+    counts = f"{run_count} in {group_count}"
+    commits = run_commits(all_runs)
+    return f"Test {metric}, {better} is better. {counts}; commit {commits}."
 
 
 def _figure_origin(groups: Sequence[RunGroup]) -> str:
@@ -100,10 +114,14 @@ def _figure_origin(groups: Sequence[RunGroup]) -> str:
     runs = runs_of(groups)
     methods = []
     for group in groups:
-        noun = "seeds" if len(group.runs) > 1 else "seed"
+        noun = "seed"
+        if len(group.runs) > 1:
+            noun = "seeds"
         methods.append(f"{group.name}, {noun} {group.seeds}")
     recipes = join_words(run.recipe for run in runs)
-    return f"recipe {recipes} · method {'; '.join(methods)} · commit {run_commits(runs)}"
+    all_methods = "; ".join(methods)
+    commits = run_commits(runs)
+    return f"recipe {recipes} · method {all_methods} · commit {commits}"
 
 
 def _group_details(group: RunGroup) -> GroupDetails:
@@ -111,12 +129,18 @@ def _group_details(group: RunGroup) -> GroupDetails:
     config.pop("seed")
     config.pop("recipe", None)
     settings = json.dumps(config, indent=2, ensure_ascii=False)
-    return GroupDetails(group.name, [_run_origin(run) for run in group.all_runs], settings)
+    origins = [_run_origin(run) for run in group.all_runs]
+    return GroupDetails(group.name, origins, settings)
 
 
 def _run_origin(run: ReportRun) -> str:
-    recipe = [run.recipe]
-    for text in (run.config.get("recipe") or {}).get("set", []):
-        recipe.append(f"--set {text}")
-    machine = ", ".join(f"{key} {value}" for key, value in run.env.items())
-    return f"seed {run.config['seed']}: {run.path}; recipe {' '.join(recipe)}; {machine}"
+    recipe_config = run.config.get("recipe") or {}
+    recipe = run.recipe
+    for text in recipe_config.get("set", []):
+        recipe += f" --set {text}"
+    parts = []
+    for key, value in run.env.items():
+        parts.append(f"{key} {value}")
+    machine = ", ".join(parts)
+    seed = run.config["seed"]
+    return f"seed {seed}: {run.path}; recipe {recipe}; {machine}"

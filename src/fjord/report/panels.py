@@ -37,8 +37,10 @@ def draw_panels(panels: Sequence[FigurePanel], title: str, origin: str, path: Pa
     columns = min(PER_ROW, len(panels))
     rows = -(-len(panels) // PER_ROW)
     with rc_context(LOOK):
-        figure = Figure(figsize=(4.6 * columns, 3.7 * rows + 0.5), layout="constrained")
-        all_axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        size = (4.6 * columns, 3.7 * rows + 0.5)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False)
+        all_axes = grid.flatten()
         for axes, panel in zip(all_axes, panels, strict=False):
             _fill_axes(axes, panel)
         for axes in all_axes[len(panels) :]:
@@ -55,14 +57,23 @@ def _fill_axes(axes: Any, panel: FigurePanel) -> None:
     axes.set_axisbelow(True)
     plot_lines(axes, panel.series, panel.axes, panel.ticks)
     axes.set_title(panel.title, fontsize=10)
-    handles = [_legend_handle(axes, one) for one in panel.series]
-    labels = [one.label for one in panel.series]
+    handles = []
+    labels = []
+    for one in panel.series:
+        handles.append(_legend_handle(axes, one))
+        labels.append(one.label)
     axes.legend(handles, labels, fontsize=7.5, framealpha=0.85)
 
 
 def _legend_handle(axes: Any, one: PlotSeries) -> Any:
     """Return an empty line that looks like a series."""
     style = one.style
-    look = {"color": style.colour, "marker": style.marker, "linestyle": style.dash}
-    (line,) = axes.plot([], [], markersize=4, **look)
-    return line
+    lines = axes.plot(
+        [],
+        [],
+        markersize=4,
+        color=style.colour,
+        marker=style.marker,
+        linestyle=style.dash,
+    )
+    return lines[0]

@@ -41,33 +41,44 @@ def _width_card(scope: CardScope) -> Iterator[ReportCard]:
     """Yield the last scores against width."""
     drawn = scope.group_series(lambda run: numbers.final_scores(run, scope.metric))
     series = non_empty(drawn)
-    if series:
-        ticks = width_ticks(point_widths(series))
-        svg = draw_lines("by-width", series, scope.score_axes("width of the submodel"), ticks)
-        caption = f"Last test {scope.metric} at each width{scope.spread_note('bars')}."
-        yield ReportCard("by-width", f"{scope.metric_title} against width", svg, caption, series)
+    if not series:
+        return
+    widths = point_widths(series)
+    axes = scope.score_axes("width of the submodel")
+    spread = scope.spread_note("bars")
+    yield ReportCard(
+        name="by-width",
+        title=f"{scope.metric_title} against width",
+        svg=draw_lines("by-width", series, axes, width_ticks(widths)),
+        caption=f"Last test {scope.metric} at each width{spread}.",
+        series=series,
+    )
 
 
 def _tier_card(scope: CardScope) -> Iterator[ReportCard]:
     """Yield the scores of the clients of each ceiling."""
     drawn = scope.group_series(
-        lambda run: numbers.tier_scores(run, scope.metric), name_unserved=True
+        lambda run: numbers.tier_scores(run, scope.metric),
+        name_unserved=True,
     )
-    unserved = [_unserved_tiers(group, scope.metric) for group in scope.groups]
-    marked = [replace(one, absent=tiers) for one, tiers in zip(drawn, unserved, strict=True)]
+    marked = []
+    for one, group in zip(drawn, scope.groups, strict=True):
+        unserved = _unserved_tiers(group, scope.metric)
+        marked.append(replace(one, absent=unserved))
     series = non_empty(marked)
     if not series:
         return
     widths = point_widths(series)
     for one in series:
         widths += one.absent
-    caption = f"{scope.mean_name} over clients, each with the widest model it can carry"
-    caption += f"{scope.spread_note('bars')}."
-    if any(unserved):
+    spread = scope.spread_note("bars")
+    caption = f"{scope.mean_name} over clients, each with the widest model it can carry{spread}."
+    if any(one.absent for one in marked):
         caption += " A cross: a tier whose clients have no model they can carry."
     axes = scope.score_axes("widest submodel the clients can carry")
     svg = draw_bars("by-tier", series, axes, width_ticks(widths))
-    yield ReportCard("by-tier", f"{scope.metric_title} per tier", svg, caption, series)
+    title = f"{scope.metric_title} per tier"
+    yield ReportCard("by-tier", title, svg, caption, series)
 
 
 def _unserved_tiers(group: RunGroup, metric: str) -> frozenset[Width]:
@@ -76,44 +87,80 @@ def _unserved_tiers(group: RunGroup, metric: str) -> frozenset[Width]:
     unserved: set[Width] = set()
     for run in group.runs:
         served.update(numbers.tier_scores(run, metric))
-        ceilings = numbers.without_model(run).keys() - {"unknown"}
-        unserved.update(map(Width, ceilings))
+        for ceiling in numbers.without_model(run):
+            if ceiling != "unknown":
+                unserved.add(Width(ceiling))
     return frozenset(unserved - served)
 
 
 def _worst_decile_card(scope: CardScope) -> Iterator[ReportCard]:
     """Yield the mean over the worst tenth of clients beside the mean over all."""
     drawn = scope.group_series(
-        lambda run: numbers.client_means(run, scope.metric), name_unserved=True
+        lambda run: numbers.client_means(run, scope.metric),
+        name_unserved=True,
     )
     series = non_empty(drawn)
     if not series:
         return
-    counts = {numbers.count_served(run) for run in scope.runs} - {0}
-    tenths = [f"{numbers.decile_size(count)} of {count}" for count in sorted(counts)]
-    caption = f"Worst decile: the {scope.mean_name.lower()} over the 10% of clients with the worst "
-    caption += f"{scope.metric} ({' or '.join(tenths)}){scope.spread_note('bars')}."
     everyone = "all clients"
     if any(unserved_note(group) for group in scope.groups):
         everyone = "all with a model"
     places = {"worst": "worst decile of clients", "all": everyone}
-    svg = draw_bars("worst-decile", series, scope.score_axes(""), places)
-    yield ReportCard("worst-decile", "Worst decile of clients", svg, caption, series)
+    axes = scope.score_axes("")
+    yield ReportCard(
+        name="worst-decile",
+        title="Worst decile of clients",
+        svg=draw_bars("worst-decile", series, axes, places),
+        caption=_worst_decile_caption(scope),
+        series=series,
+    )
+
+
+def _worst_decile_caption(scope: CardScope) -> str:
+    counts = {numbers.count_served(run) for run in scope.runs}
+    counts.discard(0)
+    deciles = []
+    for count in sorted(counts):
+        size = numbers.decile_size(count)
+        deciles.append(f"{size} of {count}")
+    sizes = " or ".join(deciles)
+    mean = scope.mean_name.lower()
+    spread = scope.spread_note("bars")
+    caption = f"Worst decile: the {mean} over the 10% of clients with the worst {scope.metric}"
+    return f"{caption} ({sizes}){spread}."
 
 
 def _convergence_cards(scope: CardScope) -> Iterator[ReportCard]:
     """Yield the scores against rounds: all widths of one group, or all groups at each width."""
     widths = numbers.scored_widths(scope.groups)
     if len(scope.groups) == 1:
-        points = {f"width {w}": _score_curves(scope.groups[0], scope.metric, w) for w in widths}
-        series = labelled_series(points, width_styles(len(widths)))
+        series = _convergence_by_width(scope, widths)
         yield from _convergence_card(scope, "convergence", "Convergence", series)
         return
     for width in widths:
-        points = {group.name: _score_curves(group, scope.metric, width) for group in scope.groups}
-        series = labelled_series(points, group_styles(len(points)))
-        name = f"convergence-{str(width).replace('/', 'of')}"
-        yield from _convergence_card(scope, name, f"Convergence at width {width}", series)
+        series = _convergence_by_group(scope, width)
+        text = str(width)
+        name = "convergence-" + text.replace("/", "of")
+        title = f"Convergence at width {text}"
+        yield from _convergence_card(scope, name, title, series)
+
+
+def _convergence_by_width(scope: CardScope, widths: Sequence[Width]) -> tuple[PlotSeries, ...]:
+    group = scope.groups[0]
+    points = {}
+    for width in widths:
+        label = f"width {width}"
+        points[label] = _score_curves(group, scope.metric, width)
+    styles = width_styles(len(widths))
+    return labelled_series(points, styles)
+
+
+def _convergence_by_group(scope: CardScope, width: Width) -> tuple[PlotSeries, ...]:
+    points = {}
+    for group in scope.groups:
+        points[group.name] = _score_curves(group, scope.metric, width)
+    styles = group_styles(len(points))
+    return labelled_series(points, styles)
 
 
 def _score_curves(group: RunGroup, metric: str, width: Width) -> dict[Any, SeedStat]:
@@ -121,12 +168,18 @@ def _score_curves(group: RunGroup, metric: str, width: Width) -> dict[Any, SeedS
 
 
 def _convergence_card(
-    scope: CardScope, name: str, title: str, series: tuple[PlotSeries, ...]
+    scope: CardScope,
+    name: str,
+    title: str,
+    series: tuple[PlotSeries, ...],
 ) -> Iterator[ReportCard]:
-    if series:
-        svg = draw_lines(name, series, scope.score_axes("rounds"))
-        caption = f"Test {scope.metric} against rounds{scope.spread_note('band')}."
-        yield ReportCard(name, title, svg, caption, series)
+    if not series:
+        return
+    axes = scope.score_axes("rounds")
+    svg = draw_lines(name, series, axes)
+    spread = scope.spread_note("band")
+    caption = f"Test {scope.metric} against rounds{spread}."
+    yield ReportCard(name, title, svg, caption, series)
 
 
 def _loss_card(scope: CardScope) -> Iterator[ReportCard]:
@@ -137,16 +190,26 @@ def _loss_card(scope: CardScope) -> Iterator[ReportCard]:
         series = _losses_by_group(scope.groups)
     if not series:
         return
+    axes = AxesLabels("rounds", "training loss", format_three_digits, may_be_log=True)
+    yield ReportCard(
+        name="loss",
+        title="Training loss, smoothed",
+        svg=draw_lines("loss", series, axes),
+        caption=_loss_caption(scope),
+        series=series,
+    )
+
+
+def _loss_caption(scope: CardScope) -> str:
     sentences = []
     window = max(numbers.loss_window(run) for run in scope.runs)
     if window > 1:
-        sentences.append(f"Mean over the last {window} rounds{scope.spread_note('band')}.")
+        spread = scope.spread_note("band")
+        sentences.append(f"Mean over the last {window} rounds{spread}.")
     if len(scope.groups) > 1:
         sentences.append("Where a method trains several models: the widest.")
         sentences.append("Losses of different methods may be of different kinds.")
-    axes = AxesLabels("rounds", "training loss", format_three_digits, may_be_log=True)
-    svg = draw_lines("loss", series, axes)
-    yield ReportCard("loss", "Training loss, smoothed", svg, " ".join(sentences), series)
+    return " ".join(sentences)
 
 
 def _losses_by_model(group: RunGroup) -> tuple[PlotSeries, ...]:
@@ -154,16 +217,22 @@ def _losses_by_model(group: RunGroup) -> tuple[PlotSeries, ...]:
     if len(targets) == 1:
         points = {group.name: _loss_curves(group, targets[0])}
         return labelled_series(points, group_styles(1))
-    points = {f"model of width {target}": _loss_curves(group, target) for target in targets}
-    return labelled_series(points, width_styles(len(points)))
+    points = {}
+    for target in targets:
+        label = f"model of width {target}"
+        points[label] = _loss_curves(group, target)
+    styles = width_styles(len(points))
+    return labelled_series(points, styles)
 
 
 def _losses_by_group(groups: Sequence[RunGroup]) -> tuple[PlotSeries, ...]:
     points = {}
     for group in groups:
-        widest = max(_trained_widths(group), default=Width(1))
+        widths = _trained_widths(group)
+        widest = max(widths, default=Width(1))
         points[group.name] = _loss_curves(group, widest)
-    return labelled_series(points, group_styles(len(points)))
+    styles = group_styles(len(points))
+    return labelled_series(points, styles)
 
 
 def _trained_widths(group: RunGroup) -> list[Width]:

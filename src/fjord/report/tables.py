@@ -38,19 +38,35 @@ def score_table(groups: Sequence[RunGroup], metric: str) -> PageTable:
     """Return the last scores of each group at each width."""
     title = f"{metric.capitalize()} at each width"
     scores = [_final_stats(group, metric) for group in groups]
-    widths = numbers.scored_widths(groups)
-    widths = [width for width in widths if any(width in part for part in scores)]
+    # Only widths with a score that can be averaged: a group may have none but NaN.
+    scored: set[Width] = set()
+    for stats in scores:
+        scored.update(stats)
+    widths = sorted(scored)
     if not widths:
         return PageTable(title, [], [], note="No model has been evaluated yet.")
     rows = []
-    for group, part in zip(groups, scores, strict=True):
-        cells = [_format_score(part.get(width), metric, len(group.runs)) for width in widths]
-        rows.append([group.name, group.seeds, group.rounds, *cells])
+    for group, stats in zip(groups, scores, strict=True):
+        cells = [group.name, group.seeds, group.rounds]
+        for width in widths:
+            stat = stats.get(width)
+            cells.append(_format_score(stat, metric, len(group.runs)))
+        rows.append(cells)
     best: Cells = frozenset()
     if len(groups) > 1:
-        best = _best_cells(scores, widths, first_column=3, highest=metric == "accuracy")
-    head = ["", "seeds", "rounds", *(f"width {width}" for width in widths)]
-    return PageTable(title, head, rows, best, _score_note(groups, scores, widths))
+        highest = metric == "accuracy"
+        best = _best_cells(scores, widths, first_column=3, highest=highest)
+    return PageTable(
+        title=title,
+        head=["", "seeds", "rounds", *_width_heads(widths)],
+        rows=rows,
+        best=best,
+        note=_score_note(groups, scores, widths),
+    )
+
+
+def _width_heads(widths: Sequence[Width]) -> list[str]:
+    return [f"width {width}" for width in widths]
 
 
 def _final_stats(group: RunGroup, metric: str) -> dict[Width, SeedStat]:
@@ -65,18 +81,28 @@ def _best_cells(
     highest: bool,
 ) -> Cells:
     """Return the cells of the best mean of each width; several if they are equal."""
-    choose = max if highest else min
-    cells: set[tuple[int, int]] = set()
+    cells = set()
     for column, width in enumerate(widths, first_column):
-        means = {row: part[width].mean for row, part in enumerate(parts) if width in part}
-        if means:
-            best = choose(means.values())
-            cells.update((row, column) for row, mean in means.items() if mean == best)
+        means = {}
+        for row, stats in enumerate(parts):
+            if width in stats:
+                means[row] = stats[width].mean
+        if not means:
+            continue
+        if highest:
+            best = max(means.values())
+        else:
+            best = min(means.values())
+        for row, mean in means.items():
+            if mean == best:
+                cells.add((row, column))
     return frozenset(cells)
 
 
 def _score_note(
-    groups: Sequence[RunGroup], scores: Sequence[dict[Width, SeedStat]], widths: Sequence[Width]
+    groups: Sequence[RunGroup],
+    scores: Sequence[dict[Width, SeedStat]],
+    widths: Sequence[Width],
 ) -> str:
     sentences = []
     if _has_spread(groups):
@@ -104,9 +130,11 @@ def _format_score(value: SeedStat | None, metric: str, runs: int) -> str:
         digits = ".1f"
     elif value.mean >= 1000:
         digits = ".3g"
-    text = f"{factor * value.mean:{digits}}"
+    mean = factor * value.mean
+    text = f"{mean:{digits}}"
     if value.sd is not None:
-        text += f" ± {factor * value.sd:{digits}}"
+        deviation = factor * value.sd
+        text += f" ± {deviation:{digits}}"
     text += unit
     if value.count < runs:
         text += f" ({value.count} of {runs} runs)"
@@ -114,15 +142,18 @@ def _format_score(value: SeedStat | None, metric: str, runs: int) -> str:
 
 
 def cost_tables(
-    groups: Sequence[RunGroup], metric: str, levels: Sequence[Fraction]
+    groups: Sequence[RunGroup],
+    metric: str,
+    levels: Sequence[Fraction],
 ) -> Iterator[PageTable]:
     """Yield what it took to reach some scores: simulated time where there is a clock, and bytes."""
-    if not levels or not numbers.scored_widths(groups):
+    widths = numbers.scored_widths(groups)
+    if not levels or not widths:
         return
     for kind in COST_KINDS:
         recorded = [group for group in groups if _group_records(group, kind)]
         if recorded:
-            yield _cost_table(recorded, metric, levels, kind, numbers.scored_widths(groups))
+            yield _cost_table(recorded, metric, levels, kind, widths)
 
 
 def _group_records(group: RunGroup, kind: str) -> bool:
@@ -139,20 +170,28 @@ def _cost_table(
     rows: list[list[str]] = []
     best: set[tuple[int, int]] = set()
     for level in levels:
-        parts = [costs_to_score(group, metric, level, kind) for group in groups]
+        costs = [costs_to_score(group, metric, level, kind) for group in groups]
         if len(groups) > 1:
-            for row, column in _best_cells(parts, widths, first_column=2, highest=False):
-                best.add((len(rows) + row, column))
-        for group, part in zip(groups, parts, strict=True):
-            row_cells = [group.name, format_level(level, metric)]
+            first_row = len(rows)
+            for row, column in _best_cells(costs, widths, first_column=2, highest=False):
+                best.add((first_row + row, column))
+        level_text = format_level(level, metric)
+        for group, stats in zip(groups, costs, strict=True):
+            cells = [group.name, level_text]
             for width in widths:
-                stat = part.get(width)
-                row_cells.append(format_cost_stat(stat, kind, len(group.runs), NONE))
-            rows.append(row_cells)
-    what = "Simulated time" if kind == "time" else "Bytes"
-    title = f"{what} to reach a test {metric}"
-    head = ["", metric, *(f"width {width}" for width in widths)]
-    return PageTable(title, head, rows, frozenset(best), _cost_note(groups, kind))
+                stat = stats.get(width)
+                cells.append(format_cost_stat(stat, kind, len(group.runs), NONE))
+            rows.append(cells)
+    what = "Bytes"
+    if kind == "time":
+        what = "Simulated time"
+    return PageTable(
+        title=f"{what} to reach a test {metric}",
+        head=["", metric, *_width_heads(widths)],
+        rows=rows,
+        best=frozenset(best),
+        note=_cost_note(groups, kind),
+    )
 
 
 def _cost_note(groups: Sequence[RunGroup], kind: str) -> str:
@@ -175,9 +214,12 @@ def settings_table(groups: Sequence[RunGroup]) -> PageTable | None:
     """Return the settings in which groups differ; None where there is one group."""
     if len(groups) == 1:
         return None
-    keys = differing_settings([group.settings for group in groups])
+    settings_of_groups = [group.settings for group in groups]
+    keys = differing_settings(settings_of_groups)
     rows = []
-    for group in groups:
-        values = [group.settings.get(key, NONE) for key in keys]
-        rows.append([group.name, *values])
+    for group, settings in zip(groups, settings_of_groups, strict=True):
+        cells = [group.name]
+        for key in keys:
+            cells.append(settings.get(key, NONE))
+        rows.append(cells)
     return PageTable("Settings that differ", ["", *keys], rows)
