@@ -40,7 +40,7 @@ class EngineChoice:
             raise UserError(reason, field="superlink")
         if self.engine != "flower" and self.superlink is not None:
             raise UserError("needs --engine flower", field="superlink", value=self.superlink)
-        if self.engine != "in-process":
+        if self.engine.startswith("flower"):
             require_flower(f"--engine {self.engine}")
 
     def run(

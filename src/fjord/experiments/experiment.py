@@ -179,10 +179,12 @@ class Experiment:
         self._check_averaging()
 
     def _check_server(self) -> None:
-        if self.server_lr is not None and self.server not in ("fedavgm", "fedadam"):
-            raise SettingError(
-                "needs server=fedavgm or server=fedadam", field="server_lr", value=self.server_lr
-            )
+        if self.server_lr is None:
+            return
+        optimizers = [name for name, optimizer in SERVERS.items() if optimizer is not None]
+        if self.server not in optimizers:
+            wanted = " or ".join(f"server={name}" for name in optimizers)
+            raise SettingError(f"needs {wanted}", field="server_lr", value=self.server_lr)
 
     def _check_devices(self) -> None:
         if self.devices is not None and (self.tiers != "uniform-5" or self.drop_scale != 1):
@@ -200,11 +202,11 @@ class Experiment:
             )
 
     def _check_averaging(self) -> None:
-        if self.nova and self.average == "all":
+        if self.nova and self.average != "holders":
             raise SettingError(
                 "cannot go with nova, which divides by the steps of those that hold a weight",
                 field="average",
-                value="all",
+                value=self.average,
             )
         if self.scaffold and self.momentum:
             raise SettingError(
