@@ -18,7 +18,7 @@ from fjord.engines.in_process import InProcessEngine
 from fjord.experiments.experiment import Experiment
 from fjord.federated.rounds import Federation
 from fjord.training.local import ClientTrainer
-from fjord.training.objective import LogitsAt
+from fjord.training.objective import LogitsAt, Objective
 
 Step = tuple[Batch, Width, Width]
 """A batch, the width it is trained at, and the widest that the client holds."""
@@ -26,12 +26,10 @@ Step = tuple[Batch, Width, Width]
 
 def record_steps(trainer: ClientTrainer) -> list[Step]:
     """Return a list to which the trainer adds every step it takes from now on."""
-    found, coming, objective, make = (
-        list[Step](),
-        deque[Batch](),
-        trainer.training.objective,
-        trainer._batches,
-    )
+    found: list[Step] = []
+    coming: deque[Batch] = deque()
+    objective = trainer.training.objective
+    make = trainer._batches
 
     def batches(inputs: Tensor, targets: Tensor, seed: int) -> Iterator[Batch]:
         for batch in make(inputs, targets, seed):
@@ -44,7 +42,7 @@ def record_steps(trainer: ClientTrainer) -> list[Step]:
         return objective(logits_at, target, width, widest)
 
     trainer._batches = batches  # type: ignore[method-assign]
-    trainer.training = replace(trainer.training, objective=noted)
+    trainer.training = replace(trainer.training, objective=Objective(noted, objective.widths))
     return found
 
 

@@ -38,7 +38,7 @@ def ten_tasks(model: ElasticModel) -> list[Assignment]:
             key: t.detach()
             for key, t in take_tensors(model, slice_index(model, held, space.widths)).items()
         }
-        found.append(Assignment(client, 0, 0.1, held, space, tensors))
+        found.append(Assignment(client, 0, ceiling, 0.1, held, space, tensors))
     return found
 
 
