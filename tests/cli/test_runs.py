@@ -112,7 +112,7 @@ def test_a_second_run_goes_to_a_folder_of_its_own(folder, monkeypatch):
         ),
         (["run", "mine.py", "--set", "lr=nan"], "--set lr=nan: must be a number above 0"),
         (["run", "mine.py", "--set", "widths=0.3,2"], "width '2' is not a fraction"),
-        (["run", "mine.py", "--set", "tiers=some"], "tiers='some' is not uniform-k, shares"),
+        (["run", "mine.py", "--set", "tiers=some"], "--set tiers=some: is not uniform-k, shares"),
         (
             ["run", "mine.py", "--set", "tiers=1/2:0.4,1:0.4"],
             "shares 2/5, 2/5 must not be negative and must add up to 1",

@@ -74,7 +74,7 @@ def test_a_bad_table_is_refused_with_its_file_in_words(tmp_path, table, said):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"clock": "fones"}, "clock='fones' is not phones, nor a .csv or .json file"),
+        ({"clock": "fones"}, "clock=fones is not phones, nor a .csv or .json file"),
         ({"clock": "gone.csv"}, "clock gone.csv: cannot be read"),
         (
             {"clock": None, "deadline": 60},

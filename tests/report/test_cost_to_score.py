@@ -169,4 +169,4 @@ def test_the_python_of_the_page_runs():
 
 def test_a_mistake_is_one_line(monkeypatch, capsys):
     assert call(monkeypatch, "run", "demo", "--set", "clock=fones") == 2
-    assert "fjord: clock='fones' is not phones" in capsys.readouterr().err
+    assert "fjord: --set clock=fones: is not phones" in capsys.readouterr().err

@@ -118,7 +118,8 @@ def find_speed_table(name: str) -> SpeedTable:
         return SpeedTable.from_rows(csv.DictReader(lines))
     if not name.endswith((".csv", ".json")):
         presets = " or ".join(PRESETS)
-        raise UserError(f"clock={name!r} is not {presets}, nor a .csv or .json file of tiers")
+        allowed = f"{presets}, nor a .csv or .json file of tiers"
+        raise UserError(f"is not {allowed}", field="clock", value=name)
     path = Path(name)
     try:
         return SpeedTable.from_rows(_read_rows(path), folder=path.parent)

@@ -187,7 +187,7 @@ def parse_tiers(
     if text.endswith((".json", ".csv")):
         return read_ceilings(text, num_clients)
     allowed = "uniform-k, shares such as 1/4:0.7,1:0.3 or a .json or .csv file of ceilings"
-    raise UserError(f"tiers={text!r} is not {allowed}")
+    raise UserError(f"is not {allowed}", field="tiers", value=text)
 
 
 @dataclass(frozen=True)
