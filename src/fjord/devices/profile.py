@@ -284,3 +284,17 @@ def read_step_seconds(path: Path, kd: Any) -> StepSeconds:
     if not steps:
         raise UserError(f"profile {path}: no width could be trained on that device")
     return steps
+
+
+def read_memory_bytes(path: Path) -> dict[Width, int]:
+    """Read how much memory training takes at each width: the most of the profile's measurements."""
+    measured: dict[Width, int] = {}
+    try:
+        for cost in json.loads(path.read_text())["costs"]:
+            width = parse_width(cost["width"])
+            num_bytes = int(cost["memory_bytes"])
+            measured[width] = max(measured.get(width, 0), num_bytes)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"cannot be read as a profile: {error!r:.200}"
+        raise UserError(reason, field="profile", value=path) from error
+    return measured

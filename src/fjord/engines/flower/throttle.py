@@ -1,6 +1,5 @@
 """How much less a node trains than it was sent, because of its own load, memory and battery."""
 
-import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 from fjord.core.errors import UserError
-from fjord.core.width import Width, WidthSpace, parse_width
+from fjord.core.width import Width, WidthSpace
 from fjord.devices.host import MB, HostLimits, HostReading
+from fjord.devices.profile import read_memory_bytes
 from fjord.elastic.footprint import measure_footprint
 from fjord.elastic.plan import UnitSelection
 from fjord.training.assignment import Assignment, Reduction
@@ -97,16 +97,8 @@ class LoadThrottle:
 
 
 def _measured_bytes(path: Path, space: WidthSpace) -> dict[Width, int]:
-    """Return the memory that a profile names for each width, the most of its measurements."""
-    measured: dict[Width, int] = {}
-    try:
-        for cost in json.loads(path.read_text())["costs"]:
-            width = parse_width(cost["width"])
-            num_bytes = int(cost["memory_bytes"])
-            measured[width] = max(measured.get(width, 0), num_bytes)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"cannot be read as a profile: {error!r:.200}"
-        raise UserError(reason, field="profile", value=path) from error
+    """Return the memory that a profile names for each width of the experiment."""
+    measured = read_memory_bytes(path)
     missing = [str(width) for width in space.widths if width not in measured]
     if missing:
         reason = f"has no width {', '.join(missing)}, which the recipe needs"
