@@ -97,7 +97,9 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def _mean(results: dict[str, list[dict[str, Any]]], tool: str, key: str) -> float:
-    return mean(run[key] for run in results[tool]) if tool in results else float("nan")
+    if tool not in results:
+        return float("nan")
+    return mean(run[key] for run in results[tool])
 
 
 def main() -> None:

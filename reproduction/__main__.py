@@ -6,13 +6,9 @@
 - `python -m reproduction whole-models RUN_FOLDER`
 """
 
-import sys
-
 import typer
-from rich.console import Console
 
-from fjord.cli.errors import command_line_text
-from fjord.core.errors import UserError
+from fjord.cli.errors import run_command_line
 from reproduction import theorem1
 from reproduction.command import figure_command, write_results
 from reproduction.figures import FIGURES
@@ -46,16 +42,8 @@ add_commands()
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line, not a traceback."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except UserError as error:
-        text = command_line_text(error, app, sys.argv[1:])
-        console = Console(stderr=True, highlight=False)
-        console.print(f"reproduction: {text}", markup=False, soft_wrap=True)
-        sys.exit(2)
+    """Run the command line."""
+    run_command_line(app, "reproduction")
 
 
 if __name__ == "__main__":

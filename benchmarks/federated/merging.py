@@ -60,7 +60,9 @@ def merge() -> None:
         task.space: slice_index(model, task.units, task.space.widths) for task in tasks
     }  # as a federation keeps them
     where = [found[task.space] for task in tasks]
-    copies = [{key: torch.empty_like(t) for key, t in update.tensors.items()} for update in updates]
+    copies = []
+    for update in updates:
+        copies.append({key: torch.empty_like(t) for key, t in update.tensors.items()})
 
     def merged() -> None:
         mean = NestedMean(model, index)
@@ -78,7 +80,9 @@ def merge() -> None:
             for key, tensor in update.tensors.items():
                 copy[key].copy_(tensor)
 
-    times = [[timed(f) for f in (merged, checked, copied)] for _ in range(25)]
+    times = []
+    for _ in range(25):
+        times.append([timed(merged), timed(checked), timed(copied)])
     own, check, other = (median(column) for column in zip(*times[3:], strict=True))
     table = Table(
         "what", "ms", "over copying", title="merging 10 updates of ResNet18 (limit: at most 4)"

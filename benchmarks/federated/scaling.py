@@ -116,14 +116,16 @@ def population() -> None:
         engines = [InProcessEngine(f, trainer=t) for t, f in zip(trainers, made, strict=True)]
         with engines[0], engines[1]:
             sides = [f.rounds(e) for f, e in zip(made, engines, strict=True)]
-            times = [[next(side).seconds for side in sides] for _ in range(40)]
+            times = []
+            for _ in range(40):
+                times.append([next(side).seconds for side in sides])
         per_round.extend(times[10:])
     table = Table(
         "clients", "set-up, s", "s a round", title="population (limit: no more expensive)"
     )
-    columns = [
-        [median(column) for column in zip(*rows, strict=True)] for rows in (set_up[1:], per_round)
-    ]
+    columns = []
+    for rows in (set_up[1:], per_round):
+        columns.append([median(column) for column in zip(*rows, strict=True)])
     for i, n in enumerate(sizes):
         table.add_row(f"{n:,}", f"{columns[0][i]:.3f}", f"{columns[1][i]:.4f}")
     table.add_row(

@@ -133,7 +133,7 @@ def test_a_second_run_goes_to_a_folder_of_its_own(folder, monkeypatch):
             ["run", "mine.py", "--set", "server_lr=1"],
             "--set server_lr=1.0: needs server=fedavgm or server=fedadam",
         ),
-        (["run", "mine.py", "--set", "average=some"], "--set average=some: must be holders"),
+        (["run", "mine.py", "--set", "average=some"], "--set average=some: must be holders or all"),
         (
             ["run", "mine.py", "--set", "average=all", "--set", "nova=true"],
             "--set average=all: cannot go with nova",

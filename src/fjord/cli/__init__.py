@@ -1,15 +1,12 @@
 """The command line."""
 
-import sys
 from collections.abc import Callable
 
 import typer
-from rich.console import Console
 
 from fjord.cli import data, engines, fleet, inference, models, profile, runs, search, tiers
 from fjord.cli import export as exports
-from fjord.cli.errors import command_line_text
-from fjord.core.errors import UserError
+from fjord.cli.errors import run_command_line
 
 app = typer.Typer(
     help="Train one network that every device can carry.",
@@ -38,13 +35,5 @@ app.add_typer(fleet.app, name="fleet")
 
 
 def main() -> None:
-    """Run the command line; what a user got wrong is one line, not a traceback."""
-    try:
-        app()
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except UserError as error:
-        text = command_line_text(error, app, sys.argv[1:])
-        console = Console(stderr=True, highlight=False)
-        console.print(f"fjord: {text}", markup=False, soft_wrap=True)
-        sys.exit(2)
+    """Run the command line."""
+    run_command_line(app, "fjord")

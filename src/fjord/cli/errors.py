@@ -1,11 +1,26 @@
 """Errors in the words of the command line: a field is shown as the option it came from."""
 
+import sys
 from collections.abc import Sequence
 
 import click
 import typer
+from rich.console import Console
 
 from fjord.core.errors import SettingError, UserError
+
+
+def run_command_line(app: typer.Typer, program: str) -> None:
+    """Run a program's commands; what a user got wrong is one line, not a traceback."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except UserError as error:
+        text = command_line_text(error, app, sys.argv[1:])
+        console = Console(stderr=True, highlight=False)
+        console.print(f"{program}: {text}", markup=False, soft_wrap=True)
+        sys.exit(2)
 
 
 def command_line_text(error: UserError, app: typer.Typer, words: Sequence[str]) -> str:

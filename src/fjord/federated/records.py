@@ -59,7 +59,7 @@ class RoundRecord:
         self.dropped[sent.client_id] = rejected.reason
 
     def count_accepted(self, accepted: AcceptedUpdate) -> None:
-        """Count a client whose update is merged; `loss` is a sum until `finish`."""
+        """Count a client whose update is merged; `loss` is a sum until `finish_loss`."""
         update = accepted.update
         tier = self.tier(accepted.trained.ceiling)
         tier.clients += 1

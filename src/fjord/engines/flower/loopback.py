@@ -334,7 +334,10 @@ def _wait_for_node(fleet: LoopbackFleet, name: str) -> None:
     others = set(fleet.node_ids.values())
     if fleet.tls:
         others.discard(fleet.node_ids.get(name, ""))  # with a key it keeps its number
-    new_node = lambda: next(iter(fleet.online_nodes() - others), "")  # noqa: E731
+
+    def new_node() -> str:
+        return next(iter(fleet.online_nodes() - others), "")
+
     fleet.node_ids[name] = _wait_until(fleet, name, f"{name} was online", new_node)
     fleet.save()
 
